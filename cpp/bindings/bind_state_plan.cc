@@ -1,0 +1,111 @@
+#include <pybind11/native_enum.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "kvcache/state_plan.h"
+#include "unwrap.h"
+
+namespace py = pybind11;
+using kvcache::bindings::unwrap;
+
+void bind_state_plan(py::module_& m) {
+  using namespace kvcache;
+  py::native_enum<DType>(m, "DType", "enum.IntEnum")
+      .value("F32", DType::kF32)
+      .value("U32", DType::kU32)
+      .value("I32", DType::kI32)
+      .value("F16", DType::kF16)
+      .value("BF16", DType::kBf16)
+      .value("U64", DType::kU64)
+      .value("U8", DType::kU8)
+      .value("FP8", DType::kFp8)
+      .value("I8", DType::kI8)
+      .finalize();
+  py::native_enum<StateKind>(m, "StateKind", "enum.IntEnum")
+      .value("RECURRENT", StateKind::kRecurrent)
+      .value("PAGED_KV", StateKind::kPagedKv)
+      .value("PREFIX_SNAPSHOT", StateKind::kPrefixSnapshot)
+      .value("RING_SNAPSHOT", StateKind::kRingSnapshot)
+      .value("CARRY_STASH", StateKind::kCarryStash)
+      .value("CARRY_TABLE", StateKind::kCarryTable)
+      .value("VERIFY_TABLE", StateKind::kVerifyTable)
+      .value("ACCEPT_STASH", StateKind::kAcceptStash)
+      .value("HIDDEN_CAPTURE", StateKind::kHiddenCapture)
+      .value("PROMPT_LOOKUP_INDEX", StateKind::kPromptLookupIndex)
+      .value("TOKEN_TREE_MASK", StateKind::kTokenTreeMask)
+      .value("DRAFT_TOKENS", StateKind::kDraftTokens)
+      .finalize();
+  py::native_enum<Section>(m, "Section", "enum.IntEnum")
+      .value("MAIN", Section::kMain)
+      .value("DRAFT", Section::kDraft)
+      .finalize();
+  py::native_enum<VerifyRule>(m, "VerifyRule", "enum.IntEnum")
+      .value("NONE", VerifyRule::kNone)
+      .value("H_STEPS", VerifyRule::kHSteps)
+      .value("CONV_STEPS", VerifyRule::kConvSteps)
+      .finalize();
+
+  py::class_<StateDecl>(m, "StateDecl")
+      .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
+                       Section section, DType dtype, std::vector<std::uint64_t> shape,
+                       std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify) {
+             return StateDecl{std::move(id), layer, std::move(component), kind, section, dtype,
+                              std::move(shape), row_scale_bytes, window, verify};
+           }),
+           py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
+           py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
+           py::arg("window"), py::arg("verify"))
+      .def_readonly("id", &StateDecl::id)
+      .def_readonly("layer", &StateDecl::layer)
+      .def_readonly("component", &StateDecl::component)
+      .def_readonly("kind", &StateDecl::kind)
+      .def_readonly("section", &StateDecl::section)
+      .def_readonly("dtype", &StateDecl::dtype)
+      .def_readonly("shape", &StateDecl::shape)
+      .def_readonly("row_scale_bytes", &StateDecl::row_scale_bytes)
+      .def_readonly("window", &StateDecl::window)
+      .def_readonly("verify", &StateDecl::verify);
+  m.def("unit_bytes", [](const StateDecl& decl) { return unwrap(unit_bytes(decl)); });
+
+  py::class_<PagedComponent>(m, "PagedComponent")
+      .def_readonly("decl", &PagedComponent::decl)
+      .def_readonly("layer", &PagedComponent::layer)
+      .def_readonly("dtype", &PagedComponent::dtype)
+      .def_readonly("heads", &PagedComponent::heads)
+      .def_readonly("width", &PagedComponent::width)
+      .def_readonly("rows_offset", &PagedComponent::rows_offset)
+      .def_readonly("scales_offset", &PagedComponent::scales_offset);
+  py::class_<Group>(m, "Group")
+      .def_readonly("window", &Group::window)
+      .def_readonly("components", &Group::components)
+      .def_readonly("token_bytes", &Group::token_bytes)
+      .def_readonly("page_bytes", &Group::page_bytes);
+  py::class_<FixedComponent>(m, "FixedComponent")
+      .def_readonly("decl", &FixedComponent::decl)
+      .def_readonly("layer", &FixedComponent::layer)
+      .def_readonly("name", &FixedComponent::name)
+      .def_readonly("dtype", &FixedComponent::dtype)
+      .def_readonly("shape", &FixedComponent::shape)
+      .def_readonly("offset", &FixedComponent::offset)
+      .def_readonly("bytes", &FixedComponent::bytes);
+  py::class_<StatePlan>(m, "StatePlan")
+      .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
+                       std::uint32_t block_tokens, std::uint32_t sequences) {
+             return unwrap(StatePlan::create(std::move(decls),
+                                             {memory_bytes, block_tokens, sequences}));
+           }),
+           py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
+           py::arg("sequences"))
+      .def_property_readonly("decls", &StatePlan::decls)
+      .def_property_readonly("groups", &StatePlan::groups)
+      .def_property_readonly("fixed", &StatePlan::fixed)
+      .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
+      .def_property_readonly("block_bytes", &StatePlan::block_bytes)
+      .def_property_readonly("fingerprint", &StatePlan::fingerprint)
+      .def("sequence_bytes",
+           [](const StatePlan& plan, std::uint64_t tokens, std::uint64_t chunk_tokens) {
+             return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
+           },
+           py::arg("tokens"), py::arg("chunk_tokens"))
+      .def("hit_bytes", &StatePlan::hit_bytes, py::arg("tokens"));
+}

@@ -1,0 +1,51 @@
+#include "kvcache/status.h"
+
+#include <pybind11/pybind11.h>
+
+#include "unwrap.h"
+
+namespace py = pybind11;
+
+namespace {
+
+const char* error_class(kvcache::StatusCode code) {
+  using kvcache::StatusCode;
+  switch (code) {
+    case StatusCode::kInvalidArgument:
+      return "InvalidArgumentError";
+    case StatusCode::kNotFound:
+      return "NotFoundError";
+    case StatusCode::kOutOfCapacity:
+      return "OutOfCapacityError";
+    case StatusCode::kCorruption:
+      return "CorruptionError";
+    case StatusCode::kUnsupported:
+      return "UnsupportedError";
+    case StatusCode::kIoError:
+      return "KVCacheIOError";
+    case StatusCode::kNonFinite:
+      return "NonFiniteError";
+    case StatusCode::kOk:
+    case StatusCode::kInternal:
+      break;
+  }
+  return "InternalError";
+}
+
+}  // namespace
+
+void bind_status(py::module_& m) {
+  py::register_local_exception_translator([](std::exception_ptr pending) {
+    try {
+      if (pending) std::rethrow_exception(pending);
+    } catch (const kvcache::bindings::StatusError& error) {
+      const py::object type =
+          py::module_::import("kvcache.errors").attr(error_class(error.status().code()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+  // For the test that every code has a class.
+  m.def("_error_class", [](int code) {
+    return error_class(static_cast<kvcache::StatusCode>(code));
+  });
+}

@@ -1,0 +1,18 @@
+// The Python module kvcache._core: forward declarations only, one bind_*.cc per public header.
+#include <pybind11/pybind11.h>
+
+#include "kvcache/version.h"
+
+namespace py = pybind11;
+
+void bind_status(py::module_& m);
+void bind_codec(py::module_& m);
+void bind_state_plan(py::module_& m);
+
+PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
+  m.doc() = "Compiled core of kvcache; private, use the package's own classes.";
+  m.attr("__version__") = KVCACHE_VERSION;
+  bind_status(m);
+  bind_codec(m);
+  bind_state_plan(m);
+}

@@ -1,0 +1,32 @@
+// Carries a failed Status from C++ to Python; bind_status.cc turns it into the right class.
+#pragma once
+
+#include <exception>
+#include <utility>
+
+#include "kvcache/status.h"
+
+namespace kvcache::bindings {
+
+// A plain C++ exception, so that it may be thrown while the GIL is released.
+class StatusError : public std::exception {
+ public:
+  explicit StatusError(Status status) : status_(std::move(status)) {}
+  const Status& status() const { return status_; }
+  const char* what() const noexcept override { return status_.message().c_str(); }
+
+ private:
+  Status status_;
+};
+
+inline void unwrap(Status status) {
+  if (!status.is_ok()) throw StatusError(std::move(status));
+}
+
+template <typename T>
+T unwrap(Result<T> result) {
+  if (!result.is_ok()) throw StatusError(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace kvcache::bindings

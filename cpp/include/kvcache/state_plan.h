@@ -1,0 +1,88 @@
+// From declarations to bytes: groups that share a block table, the layout of a page, of a slot and
+// of a snapshot. The arena allocates from this plan and from nothing else.
+// Thread safety: immutable after create().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/state_decl.h"
+#include "kvcache/status.h"
+#include "kvcache/types.h"
+
+namespace kvcache {
+
+struct PlanOptions {
+  std::uint64_t memory_bytes = 0;    // one budget for pages, slots and snapshots
+  std::uint32_t block_tokens = 16;   // positions in a block
+  std::uint32_t sequences = 64;      // sequences that may be open at once
+};
+
+// One component of one layer inside a page: rows [block_tokens, heads, width], then its scales.
+struct PagedComponent {
+  std::uint32_t decl = 0;  // index into StatePlan::decls()
+  std::int32_t layer = -1;
+  DType dtype = DType::kF16;
+  std::uint32_t heads = 0;
+  std::uint32_t width = 0;
+  std::uint32_t row_scale_bytes = 0;
+  std::uint64_t rows_offset = 0;    // bytes from the start of the page
+  std::uint64_t scales_offset = 0;  // meaningful when row_scale_bytes > 0
+};
+
+// Layers that share attention window and storage, and so one block table.
+struct Group {
+  std::uint32_t window = 0;  // 0: every position is kept
+  std::vector<PagedComponent> components;
+  std::uint64_t token_bytes = 0;  // stored bytes of one position, all layers
+  std::uint64_t page_bytes = 0;   // bytes of one block
+};
+
+// One fixed-size tensor inside a slot; a snapshot has the same layout.
+struct FixedComponent {
+  std::uint32_t decl = 0;
+  std::int32_t layer = -1;
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class StatePlan {
+ public:
+  // kInvalidArgument: no declarations, a duplicate id or component, a zero block or budget, or a
+  // size that does not fit 64 bits. kUnsupported: a kind that has no run-time home here.
+  static Result<StatePlan> create(std::vector<StateDecl> decls, const PlanOptions& options);
+
+  const std::vector<StateDecl>& decls() const { return decls_; }
+  const PlanOptions& options() const { return options_; }
+  std::uint32_t block_tokens() const { return options_.block_tokens; }
+  const std::vector<Group>& groups() const { return groups_; }
+  const std::vector<FixedComponent>& fixed() const { return fixed_; }
+  bool has_fixed_state() const { return !fixed_.empty(); }
+  // Bytes of all fixed-size state of one sequence; a snapshot is as large.
+  std::uint64_t slot_bytes() const { return slot_bytes_; }
+  std::uint64_t block_bytes() const;  // one block of every group
+
+  // Most bytes that a sequence of `tokens` positions holds while it is written in one go of
+  // `chunk_tokens` positions: its slot, its pages, and nothing shared.
+  // kInvalidArgument when the result does not fit 64 bits.
+  Result<std::uint64_t> sequence_bytes(std::uint64_t tokens, std::uint64_t chunk_tokens) const;
+  // Stored bytes that a hit of `tokens` positions covers: rows of every group that the hit rule
+  // needs, and the fixed-size state.
+  std::uint64_t hit_bytes(std::uint64_t tokens) const;
+  // Identity of what the bytes mean: every declaration, in order. Files carry it.
+  std::string fingerprint() const;
+
+ private:
+  std::vector<StateDecl> decls_;
+  PlanOptions options_;
+  std::vector<Group> groups_;
+  std::vector<FixedComponent> fixed_;
+  std::uint64_t slot_bytes_ = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,21 @@
+// Assertions on our own invariants. A value that comes from a caller or a file never reaches one.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#define KVCACHE_CHECK(condition)                                                               \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      std::fprintf(stderr, "kvcache: broken invariant %s at %s:%d\n", #condition, __FILE__,    \
+                   __LINE__);                                                                  \
+      std::abort();                                                                            \
+    }                                                                                          \
+  } while (false)
+
+// Costly checks, compiled in by -DKVCACHE_PARANOID.
+#ifdef KVCACHE_PARANOID
+#define KVCACHE_PARANOID_CHECK(condition) KVCACHE_CHECK(condition)
+#else
+#define KVCACHE_PARANOID_CHECK(condition) ((void)0)
+#endif

@@ -1,0 +1,185 @@
+#include "kvcache/state_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/sha256.h"
+#include "layout/spans.h"
+
+namespace kvcache {
+namespace {
+
+// Beyond this an offset inside a page or a slot would be no size any machine has.
+constexpr std::uint64_t kMaxItemBytes = std::uint64_t{1} << 46;
+
+Status check_decl(const StateDecl& decl) {
+  if (decl.kind != StateKind::kPagedKv && decl.kind != StateKind::kRecurrent) {
+    return Status::unsupported(decl.id, ": state kind ", static_cast<int>(decl.kind),
+                               " is sized by cache terms, not by a run-time plan");
+  }
+  if (decl.kind == StateKind::kPagedKv && decl.shape.size() != 2) {
+    return Status::invalid_argument(decl.id, ": paged state needs the shape [heads, width], got ",
+                                    decl.shape.size(), " axes");
+  }
+  if (decl.kind == StateKind::kRecurrent && (decl.window != 0 || decl.row_scale_bytes != 0)) {
+    return Status::invalid_argument(decl.id, ": recurrent state has no window and no row scales");
+  }
+  const bool int8 = decl.dtype == DType::kI8;
+  const bool runtime_paged = decl.dtype == DType::kF16 || int8;
+  if (decl.kind == StateKind::kPagedKv && !runtime_paged) {
+    return Status::unsupported(decl.id, ": paged storage ", dtype_name(decl.dtype),
+                               " has no codec; use f16 or int8");
+  }
+  if (decl.kind == StateKind::kPagedKv && decl.row_scale_bytes != (int8 ? 4U : 0U)) {
+    return Status::invalid_argument(decl.id, ": ", dtype_name(decl.dtype), " rows carry ",
+                                    int8 ? 4 : 0, " bytes of scale, got ", decl.row_scale_bytes);
+  }
+  const auto bytes = unit_bytes(decl);
+  if (!bytes) return bytes.status();
+  if (*bytes > kMaxItemBytes) {
+    return Status::invalid_argument(decl.id, ": one unit takes ", *bytes, " bytes");
+  }
+  return Status::ok();
+}
+
+// Scales first, then rows: every region is naturally aligned and there is no padding.
+Status lay_out_page(Group& group, std::uint32_t block_tokens) {
+  std::uint64_t offset = 0;
+  for (PagedComponent& component : group.components) {
+    component.scales_offset = offset;
+    offset += std::uint64_t{block_tokens} * component.heads * component.row_scale_bytes;
+  }
+  for (PagedComponent& component : group.components) {
+    component.rows_offset = offset;
+    offset += std::uint64_t{block_tokens} * component.heads * component.width *
+              dtype_bytes(component.dtype);
+    if (offset > kMaxItemBytes) {
+      return Status::invalid_argument("a block of ", block_tokens, " positions takes more than ",
+                                      kMaxItemBytes, " bytes; lower block_tokens");
+    }
+  }
+  group.page_bytes = offset;
+  group.token_bytes = offset / block_tokens;
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOptions& options) {
+  constexpr std::uint32_t kMaxBlockTokens = 1 << 20;
+  if (decls.empty()) return Status::invalid_argument("a plan needs at least one state declaration");
+  if (options.block_tokens == 0 || options.block_tokens > kMaxBlockTokens) {
+    return Status::invalid_argument("block_tokens must be 1..", kMaxBlockTokens, ", got ",
+                                    options.block_tokens);
+  }
+  if (options.memory_bytes == 0) return Status::invalid_argument("memory must be positive, got 0");
+  if (options.sequences == 0) return Status::invalid_argument("sequences must be positive, got 0");
+
+  StatePlan plan;
+  plan.options_ = options;
+  std::set<std::string> ids;
+  std::set<std::pair<std::int32_t, std::string>> components;
+  std::map<std::tuple<std::uint32_t, DType, std::uint32_t>, Group> groups;
+  for (std::uint32_t index = 0; index < decls.size(); ++index) {
+    const StateDecl& decl = decls[index];
+    if (Status status = check_decl(decl); !status) return status;
+    if (!ids.insert(decl.id).second) return Status::invalid_argument(decl.id, ": declared twice");
+    if (!components.insert({decl.layer, decl.component}).second) {
+      return Status::invalid_argument(decl.id, ": layer ", decl.layer, " declares ", decl.component,
+                                      " twice");
+    }
+    if (decl.kind == StateKind::kRecurrent) {
+      plan.fixed_.push_back({index, decl.layer, decl.component, decl.dtype, decl.shape, 0,
+                             *unit_bytes(decl)});
+      continue;
+    }
+    if (decl.shape[0] > UINT32_MAX || decl.shape[1] > UINT32_MAX) {
+      return Status::invalid_argument(decl.id, ": heads and width must fit 32 bits");
+    }
+    Group& group = groups[{decl.window, decl.dtype, decl.row_scale_bytes}];
+    group.window = decl.window;
+    group.components.push_back({index, decl.layer, decl.dtype,
+                                static_cast<std::uint32_t>(decl.shape[0]),
+                                static_cast<std::uint32_t>(decl.shape[1]), decl.row_scale_bytes, 0,
+                                0});
+  }
+  for (auto& [key, group] : groups) {
+    if (Status status = lay_out_page(group, options.block_tokens); !status) return status;
+    plan.groups_.push_back(std::move(group));
+  }
+  // Wide elements first, so that each tensor is aligned without padding.
+  std::vector<FixedComponent*> by_width;
+  for (FixedComponent& fixed : plan.fixed_) by_width.push_back(&fixed);
+  std::stable_sort(by_width.begin(), by_width.end(), [](auto* a, auto* b) {
+    return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
+  });
+  for (FixedComponent* fixed : by_width) {
+    fixed->offset = plan.slot_bytes_;
+    plan.slot_bytes_ += fixed->bytes;
+    if (plan.slot_bytes_ > kMaxItemBytes) {
+      return Status::invalid_argument("the fixed-size state of one sequence takes more than ",
+                                      kMaxItemBytes, " bytes");
+    }
+  }
+  plan.decls_ = std::move(decls);
+  return plan;
+}
+
+std::uint64_t StatePlan::block_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Group& group : groups_) bytes += group.page_bytes;
+  return bytes;
+}
+
+Result<std::uint64_t> StatePlan::sequence_bytes(std::uint64_t tokens,
+                                                std::uint64_t chunk_tokens) const {
+  const std::uint64_t block = options_.block_tokens;
+  std::uint64_t total = span_bytes(span_geometry(slot_bytes_), 1);
+  for (const Group& group : groups_) {
+    std::uint64_t blocks = ceil_div(tokens, block);
+    if (group.window != 0) {
+      const auto live = checked_add(group.window - 1, chunk_tokens);
+      // The live span may start and end inside a block.
+      if (live) blocks = std::min(blocks, ceil_div(*live, block) + 1);
+    }
+    const SpanGeometry geometry = span_geometry(group.page_bytes);
+    const auto bytes = checked_mul(ceil_div(blocks, geometry.items), geometry.bytes);
+    const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
+    if (!sum) {
+      return Status::invalid_argument("the state of ", tokens, " positions does not fit 64 bits");
+    }
+    total = *sum;
+  }
+  return total;
+}
+
+std::uint64_t StatePlan::hit_bytes(std::uint64_t tokens) const {
+  if (tokens == 0) return 0;
+  std::uint64_t bytes = slot_bytes_;
+  for (const Group& group : groups_) {
+    const std::uint64_t live =
+        group.window == 0 ? tokens : std::min<std::uint64_t>(tokens, group.window - 1);
+    bytes += live * group.token_bytes;
+  }
+  return bytes;
+}
+
+std::string StatePlan::fingerprint() const {
+  std::string text;
+  for (const StateDecl& decl : decls_) {
+    text += decl.id + '|' + std::to_string(decl.layer) + '|' + decl.component + '|' +
+            std::to_string(static_cast<int>(decl.kind)) + '|' +
+            std::to_string(static_cast<int>(decl.section)) + '|' +
+            std::string(dtype_name(decl.dtype)) + '|' + std::to_string(decl.row_scale_bytes) + '|' +
+            std::to_string(decl.window);
+    for (const std::uint64_t axis : decl.shape) text += ',' + std::to_string(axis);
+    text += '\n';
+  }
+  return "sha256:" + sha256_hex(text);
+}
+
+}  // namespace kvcache
