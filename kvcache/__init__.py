@@ -28,6 +28,8 @@ _EXPORTS = {
         "errors",
     ),
 }
+_EXPORTS |= dict.fromkeys(["Cache", "CacheStats", "Explanation", "Sequence"], "cache")
+_EXPORTS |= {"StatePlan": "plan"}
 _MODULES = ["codec", "errors", "models"]
 
 __all__ = sorted([*_EXPORTS, *_MODULES])

@@ -7,6 +7,7 @@ namespace py = pybind11;
 
 void bind_status(py::module_& m);
 void bind_codec(py::module_& m);
+void bind_cache(py::module_& m);
 void bind_state_plan(py::module_& m);
 
 PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
@@ -15,4 +16,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_status(m);
   bind_codec(m);
   bind_state_plan(m);
+  bind_cache(m);
 }

@@ -1,0 +1,220 @@
+#include "kvcache/cache.h"
+
+#include <pybind11/native_enum.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "unwrap.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using kvcache::Cache;
+using kvcache::CacheOptions;
+using kvcache::CacheStats;
+using kvcache::DType;
+using kvcache::Explanation;
+using kvcache::HitLimit;
+using kvcache::PrefixSpace;
+using kvcache::Sequence;
+using kvcache::StatePlan;
+using kvcache::StateView;
+using kvcache::Status;
+using kvcache::bindings::unwrap;
+
+using Tokens = py::array_t<std::int32_t, py::array::c_style>;
+
+std::span<const std::int32_t> token_span(const Tokens& tokens) {
+  if (tokens.ndim() != 1) unwrap(Status::invalid_argument("tokens must have one axis"));
+  return {tokens.data(), static_cast<std::size_t>(tokens.size())};
+}
+
+DType rows_dtype(const py::dtype& dtype) {
+  if (dtype.kind() == 'f' && dtype.itemsize() == 4) return DType::kF32;
+  if (dtype.kind() == 'f' && dtype.itemsize() == 2) return DType::kF16;
+  unwrap(Status::invalid_argument("rows must be float32 or float16, got ",
+                                  std::string(py::str(dtype))));
+  return DType::kF32;
+}
+
+kvcache::codec::RowsView rows_view(const py::array& rows) {
+  if (rows.ndim() != 3) {
+    unwrap(Status::invalid_argument("rows must be [tokens, heads, width], got ", rows.ndim(),
+                                    " axes"));
+  }
+  if (rows.shape(2) > 1 && rows.strides(2) != rows.itemsize()) {
+    unwrap(Status::invalid_argument("the last axis of rows must be contiguous"));
+  }
+  return {.data = rows.data(),
+          .dtype = rows_dtype(rows.dtype()),
+          .tokens = static_cast<std::size_t>(rows.shape(0)),
+          .heads = static_cast<std::size_t>(rows.shape(1)),
+          .width = static_cast<std::size_t>(rows.shape(2)),
+          .token_stride = rows.strides(0),
+          .head_stride = rows.strides(1)};
+}
+
+kvcache::codec::MutableRowsView mutable_view(py::array& rows) {
+  const kvcache::codec::RowsView view = rows_view(rows);
+  return {.data = rows.mutable_data(),
+          .dtype = view.dtype,
+          .tokens = view.tokens,
+          .heads = view.heads,
+          .width = view.width,
+          .token_stride = view.token_stride,
+          .head_stride = view.head_stride};
+}
+
+void write(Sequence& sequence, std::int32_t layer, std::uint64_t start,
+           const std::vector<py::array>& components) {
+  std::vector<kvcache::codec::RowsView> views;
+  for (const py::array& rows : components) views.push_back(rows_view(rows));
+  const py::gil_scoped_release nogil;
+  unwrap(sequence.write(layer, start, views));
+}
+
+void read(const Sequence& sequence, std::int32_t layer, std::uint64_t start,
+          std::vector<py::array> components) {
+  std::vector<kvcache::codec::MutableRowsView> views;
+  for (py::array& rows : components) views.push_back(mutable_view(rows));
+  const py::gil_scoped_release nogil;
+  unwrap(sequence.read(layer, start, views));
+}
+
+py::dtype numpy_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return py::dtype("float32");
+    case DType::kU32:
+      return py::dtype("uint32");
+    case DType::kI32:
+      return py::dtype("int32");
+    case DType::kF16:
+      return py::dtype("float16");
+    case DType::kBf16:  // numpy has no bfloat16: its bits
+      return py::dtype("uint16");
+    case DType::kU64:
+      return py::dtype("uint64");
+    case DType::kI8:
+      return py::dtype("int8");
+    case DType::kU8:
+    case DType::kFp8:
+      break;
+  }
+  return py::dtype("uint8");
+}
+
+// A writable array over the live state; its base keeps the slot from being handed out again.
+py::array state_array(const Sequence& sequence, std::int32_t layer, const std::string& name) {
+  StateView view = [&] {
+    const py::gil_scoped_release nogil;
+    return unwrap(sequence.state(layer, name));
+  }();
+  auto pin = std::make_unique<std::shared_ptr<void>>(std::move(view.pin));
+  py::capsule base(pin.get(), [](void* held) {
+    delete static_cast<std::shared_ptr<void>*>(held);
+  });
+  pin.release();
+  const std::vector<py::ssize_t> shape(view.component->shape.begin(), view.component->shape.end());
+  return py::array(numpy_dtype(view.component->dtype), shape, {}, view.data, base);
+}
+
+py::array_t<std::int32_t> token_array(const Sequence& sequence) {
+  const std::vector<std::int32_t> tokens = sequence.tokens();
+  return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
+}
+
+void bind_values(py::module_& m) {
+  py::native_enum<HitLimit>(m, "HitLimit", "enum.IntEnum")
+      .value("NONE", HitLimit::kNone)
+      .value("TOKENS", HitLimit::kTokens)
+      .value("SNAPSHOT", HitLimit::kSnapshot)
+      .value("WINDOW", HitLimit::kWindow)
+      .finalize();
+  py::class_<Explanation>(m, "Explanation")
+      .def_readonly("tokens", &Explanation::tokens)
+      .def_readonly("matched_tokens", &Explanation::matched_tokens)
+      .def_readonly("cached_tokens", &Explanation::cached_tokens)
+      .def_readonly("nearest_snapshot", &Explanation::nearest_snapshot)
+      .def_readonly("limit", &Explanation::limit);
+  py::class_<CacheStats>(m, "CacheStats")
+      .def_readonly("budget_bytes", &CacheStats::budget_bytes)
+      .def_readonly("committed_bytes", &CacheStats::committed_bytes)
+      .def_readonly("peak_bytes", &CacheStats::peak_bytes)
+      .def_readonly("used_bytes", &CacheStats::used_bytes)
+      .def_readonly("open_sequences", &CacheStats::open_sequences)
+      .def_readonly("pages", &CacheStats::pages)
+      .def_readonly("slots", &CacheStats::slots)
+      .def_readonly("snapshots", &CacheStats::snapshots)
+      .def_readonly("indexed_blocks", &CacheStats::indexed_blocks)
+      .def_readonly("indexed_tokens", &CacheStats::indexed_tokens)
+      .def_readonly("indexed_snapshots", &CacheStats::indexed_snapshots)
+      .def_readonly("evicted_blocks", &CacheStats::evicted_blocks)
+      .def_readonly("evicted_snapshots", &CacheStats::evicted_snapshots)
+      .def_readonly("opens", &CacheStats::opens)
+      .def_readonly("hits", &CacheStats::hits)
+      .def_readonly("asked_tokens", &CacheStats::asked_tokens)
+      .def_readonly("cached_tokens", &CacheStats::cached_tokens);
+}
+
+void bind_sequence(py::module_& m) {
+  using release_gil = py::call_guard<py::gil_scoped_release>;
+  py::class_<Sequence, py::smart_holder>(m, "Sequence")
+      .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
+      .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
+      .def_property_readonly("length", py::cpp_function(&Sequence::length, release_gil()))
+      .def_property_readonly("is_open", py::cpp_function(&Sequence::is_open, release_gil()))
+      .def("written",
+           [](const Sequence& s, std::int32_t layer) { return unwrap(s.written(layer)); },
+           release_gil())
+      .def("tokens", &token_array)
+      .def("extend",
+           [](Sequence& sequence, const Tokens& tokens) {
+             const auto span = token_span(tokens);
+             const py::gil_scoped_release nogil;
+             unwrap(sequence.extend(span));
+           })
+      .def("write", &write, py::arg("layer"), py::arg("start"), py::arg("components"))
+      .def("read", &read, py::arg("layer"), py::arg("start"), py::arg("components"))
+      .def("state", &state_array, py::arg("layer"), py::arg("name"))
+      .def("advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
+      .def("snapshot", [](Sequence& s) { return unwrap(s.snapshot()); }, release_gil())
+      .def("prefill_stops", &Sequence::prefill_stops, release_gil())
+      .def("publish", [](Sequence& s) { unwrap(s.publish()); }, release_gil())
+      .def("fork", [](Sequence& s) { return unwrap(s.fork()); }, release_gil())
+      .def("truncate", [](Sequence& s, std::uint64_t n) { unwrap(s.truncate(n)); }, release_gil())
+      .def("close", &Sequence::close, release_gil());
+}
+
+}  // namespace
+
+void bind_cache(py::module_& m) {
+  bind_values(m);
+  bind_sequence(m);
+  py::class_<Cache, py::smart_holder>(m, "Cache")
+      .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
+                       std::uint64_t capacity_blocks) {
+             return unwrap(Cache::create(plan, {policy, backing, capacity_blocks}));
+           }),
+           py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
+           py::arg("capacity_blocks"))
+      .def("open",
+           [](Cache& cache, const Tokens& tokens, const std::string& name,
+              const std::string& adapter, const std::string& salt) {
+             const auto span = token_span(tokens);
+             const py::gil_scoped_release nogil;
+             return unwrap(cache.open(span, {name, adapter, salt}));
+           })
+      .def("explain",
+           [](const Cache& cache, const Tokens& tokens, const std::string& name,
+              const std::string& adapter, const std::string& salt) {
+             const auto span = token_span(tokens);
+             const py::gil_scoped_release nogil;
+             return cache.explain(span, {name, adapter, salt});
+           })
+      .def("stats", &Cache::stats, py::call_guard<py::gil_scoped_release>())
+      .def("clear", &Cache::clear, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("policy", &Cache::policy);
+}

@@ -1,0 +1,30 @@
+#include "arena/pool_map.h"
+
+namespace kvcache::arena {
+
+std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks) {
+  std::vector<PoolSpec> specs;
+  for (std::size_t group = 0; group < plan.groups().size(); ++group) {
+    specs.push_back({"pages of group " + std::to_string(group), plan.groups()[group].page_bytes,
+                     max_blocks});
+  }
+  if (plan.has_fixed_state()) {
+    specs.push_back({"slots", plan.slot_bytes(), plan.options().sequences});
+    specs.push_back({"snapshots", plan.slot_bytes(), 0});
+  }
+  return specs;
+}
+
+PoolMap map_pools(const StatePlan& plan, Arena& arena) {
+  PoolMap map;
+  for (std::size_t group = 0; group < plan.groups().size(); ++group) {
+    map.pages.push_back(&arena.pool(group));
+  }
+  if (plan.has_fixed_state()) {
+    map.slots = &arena.pool(plan.groups().size());
+    map.snapshots = &arena.pool(plan.groups().size() + 1);
+  }
+  return map;
+}
+
+}  // namespace kvcache::arena

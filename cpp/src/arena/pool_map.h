@@ -1,0 +1,30 @@
+// Which pool of the arena holds what: a page pool for each group of the plan, then slots and
+// snapshots when the model has fixed-size state.
+#pragma once
+
+#include <vector>
+
+#include "arena/arena.h"
+#include "kvcache/state_plan.h"
+
+namespace kvcache::arena {
+
+struct PoolMap {
+  std::vector<Pool*> pages;    // by group
+  Pool* slots = nullptr;       // null without fixed-size state
+  Pool* snapshots = nullptr;   // likewise
+};
+
+// The pools a plan asks for, in the order that map_pools() reads them back.
+std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks);
+PoolMap map_pools(const StatePlan& plan, Arena& arena);
+
+// Where items come from when a pool is full: the owner of the prefix index evicts and tries again.
+class ItemSource {
+ public:
+  virtual ~ItemSource() = default;
+  // kOutOfCapacity: nothing is left to evict; nothing was changed but what was evicted.
+  virtual Result<ItemId> allocate(Pool& pool) = 0;
+};
+
+}  // namespace kvcache::arena

@@ -1,0 +1,168 @@
+#include "kvcache/cache.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cache/cache_core.h"
+
+namespace kvcache {
+
+using arena::ItemId;
+using arena::kNoItem;
+
+std::string space_key(const PrefixSpace& space) {
+  std::string key;
+  for (const std::string* field : {&space.name, &space.adapter, &space.salt}) {
+    key += std::to_string(field->size()) + ':' + *field;
+  }
+  return key;
+}
+
+// ---- CacheCore --------------------------------------------------------------------------------
+
+CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
+                     std::unique_ptr<arena::Arena> arena_value,
+                     std::unique_ptr<evict::Policy> policy)
+    : plan(std::move(plan_value)),
+      backing(has_backing),
+      layers(plan),
+      arena(std::move(arena_value)),
+      pools(arena::map_pools(plan, *arena)),
+      index(plan, pools, std::move(policy)) {}
+
+Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
+  auto policy = evict::make_policy(options.policy);
+  if (!policy) return policy.status();
+  std::uint64_t budget = plan.options().memory_bytes;
+  if (!options.backing && options.capacity_blocks > 0) budget = std::uint64_t{1} << 62;
+  const auto specs = arena::pool_specs(plan, options.capacity_blocks);
+  const auto least = plan.sequence_bytes(1, 1);
+  if (!least) return least.status();
+  if (*least > budget) {
+    return Status::out_of_capacity("one position of one sequence takes ", *least,
+                                   " bytes with its block, the budget is ", budget,
+                                   "; raise memory or lower block_tokens");
+  }
+  auto arena = arena::Arena::create(budget, specs, options.backing);
+  if (!arena) return arena.status();
+  return std::shared_ptr<CacheCore>(new CacheCore(std::move(plan), options.backing,
+                                                  std::move(arena).value(),
+                                                  std::move(policy).value()));
+}
+
+Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
+  for (;;) {
+    auto item = pool.allocate();
+    if (item || !index.evict_one()) return item;
+  }
+}
+
+// ---- Cache ------------------------------------------------------------------------------------
+
+Cache::Cache(std::shared_ptr<CacheCore> core) : core_(std::move(core)) {}
+Cache::~Cache() = default;
+
+Result<std::unique_ptr<Cache>> Cache::create(StatePlan plan, const CacheOptions& options) {
+  auto core = CacheCore::create(std::move(plan), options);
+  if (!core) return core.status();
+  return std::unique_ptr<Cache>(new Cache(std::move(core).value()));
+}
+
+Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixSpace& space) {
+  if (tokens.empty()) return Status::invalid_argument("open: a sequence needs at least one token");
+  CacheCore& core = *core_;
+  auto sequence = std::make_shared<SequenceCore>(core_);
+  std::string key = space_key(space);
+  sequence::SequenceState state(core.plan, core.layers, core.pools, key,
+                                {tokens.begin(), tokens.end()});
+  ItemId snapshot = kNoItem;
+  {
+    const std::lock_guard lock(core.mutex);
+    if (core.counters.open_sequences >= core.plan.options().sequences) {
+      return Status::out_of_capacity(core.counters.open_sequences,
+                                     " sequences are open, the plan allows ",
+                                     core.plan.options().sequences,
+                                     "; close some or raise the plan's sequences");
+    }
+    prefix::Match match = core.index.match(key, tokens, true);
+    for (std::size_t group = 0; group < match.tables.size(); ++group) {
+      for (const ItemId page : match.tables[group]) {
+        if (page != kNoItem) core.pools.pages[group]->retain(page);
+      }
+    }
+    if (match.usable > 0) state.adopt(std::move(match.tables), match.usable);
+    // Behind the window nothing is needed, though the index may still have it.
+    state.trim_windows();
+    snapshot = match.snapshot.item;
+    if (snapshot != kNoItem) core.pools.snapshots->retain(snapshot);
+    if (Status status = state.take_slot(core); !status) {
+      if (snapshot != kNoItem) core.pools.snapshots->release(snapshot);
+      state.release();
+      return status;
+    }
+    sequence->cached_tokens = match.usable;
+    sequence->matched_tokens = match.matched;
+    ++core.counters.open_sequences;
+    ++core.counters.opens;
+    core.counters.hits += match.usable > 0;
+    core.counters.asked_tokens += tokens.size();
+    core.counters.cached_tokens += match.usable;
+  }
+  std::byte* slot = state.slot_bytes();
+  if (slot != nullptr && snapshot != kNoItem) {
+    std::memcpy(slot, core.pools.snapshots->data(snapshot), core.plan.slot_bytes());
+  } else if (slot != nullptr) {
+    std::memset(slot, 0, core.plan.slot_bytes());
+  }
+  if (snapshot != kNoItem) {
+    const std::lock_guard lock(core.mutex);
+    core.pools.snapshots->release(snapshot);
+  }
+  sequence->state.emplace(std::move(state));
+  return Sequence(std::move(sequence));
+}
+
+Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const {
+  Explanation explanation;
+  explanation.tokens = tokens.size();
+  if (tokens.empty()) return explanation;
+  const std::lock_guard lock(core_->mutex);
+  const prefix::Match match = core_->index.match(space_key(space), tokens, false);
+  explanation.matched_tokens = match.matched;
+  explanation.cached_tokens = match.usable;
+  explanation.nearest_snapshot = match.nearest_snapshot;
+  explanation.limit = match.limit;
+  return explanation;
+}
+
+CacheStats Cache::stats() const {
+  const std::lock_guard lock(core_->mutex);
+  CacheStats stats = core_->counters;
+  const prefix::IndexCounts& counts = core_->index.counts();
+  stats.budget_bytes = core_->arena->budget_bytes();
+  stats.committed_bytes = core_->arena->committed_bytes();
+  stats.peak_bytes = core_->arena->peak_bytes();
+  stats.used_bytes = core_->arena->used_bytes();
+  for (const arena::Pool* pool : core_->pools.pages) stats.pages += pool->live_items();
+  if (core_->pools.slots != nullptr) {
+    stats.slots = core_->pools.slots->live_items();
+    stats.snapshots = core_->pools.snapshots->live_items();
+  }
+  stats.indexed_blocks = counts.blocks;
+  stats.indexed_tokens = counts.tokens;
+  stats.indexed_snapshots = counts.snapshots;
+  stats.evicted_blocks = counts.evicted_blocks;
+  stats.evicted_snapshots = counts.evicted_snapshots;
+  return stats;
+}
+
+void Cache::clear() {
+  const std::lock_guard lock(core_->mutex);
+  core_->index.clear();
+}
+
+const StatePlan& Cache::plan() const { return core_->plan; }
+
+std::string Cache::policy() const { return std::string(core_->index.policy_name()); }
+
+}  // namespace kvcache

@@ -1,0 +1,56 @@
+// What the facade shares between a cache and its sequences: the arena, the index and their lock.
+// Thread safety: `mutex` guards arena, index and every block table; a sequence's own mutex is taken
+// first. Nothing is copied, encoded or written to disk while `mutex` is held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "arena/pool_map.h"
+#include "kvcache/cache.h"
+#include "prefix/radix_index.h"
+#include "sequence/layer_map.h"
+#include "sequence/sequence_state.h"
+
+namespace kvcache {
+
+class CacheCore final : public arena::ItemSource {
+ public:
+  static Result<std::shared_ptr<CacheCore>> create(StatePlan plan, const CacheOptions& options);
+
+  // Locked. Evicts until the pool can give an item.
+  Result<arena::ItemId> allocate(arena::Pool& pool) override;
+
+  const StatePlan plan;
+  const bool backing;
+  const sequence::LayerMap layers;
+
+  mutable std::mutex mutex;
+  const std::unique_ptr<arena::Arena> arena;
+  const arena::PoolMap pools;
+  prefix::RadixIndex index;
+  CacheStats counters;  // opens, hits, tokens and open sequences
+
+ private:
+  CacheCore(StatePlan plan_value, bool has_backing, std::unique_ptr<arena::Arena> arena_value,
+            std::unique_ptr<evict::Policy> policy);
+};
+
+// A sequence's lock and state. `state` is empty once closed.
+struct SequenceCore {
+  explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
+
+  const std::shared_ptr<CacheCore> cache;
+  mutable std::mutex mutex;
+  std::optional<sequence::SequenceState> state;
+  std::uint64_t cached_tokens = 0;
+  std::uint64_t matched_tokens = 0;
+};
+
+// The name of a prefix space as the index keys it: every field with its length, so that no two
+// spaces meet.
+std::string space_key(const PrefixSpace& space);
+
+}  // namespace kvcache

@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cache/cache_core.h"
+#include "kvcache/cache.h"
+
+namespace kvcache {
+
+using arena::ItemId;
+using arena::kNoItem;
+using sequence::PageCopy;
+
+namespace {
+
+Status closed() { return Status::invalid_argument("the sequence is closed"); }
+
+}  // namespace
+
+Sequence::Sequence(std::shared_ptr<SequenceCore> core) : core_(std::move(core)) {}
+Sequence::Sequence(Sequence&&) noexcept = default;
+
+Sequence& Sequence::operator=(Sequence&& other) noexcept {
+  if (this != &other) {
+    close();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+
+Sequence::~Sequence() { close(); }
+
+void Sequence::close() {
+  if (!core_) return;
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return;
+  const std::lock_guard lock(core_->cache->mutex);
+  core_->state->release();
+  core_->state.reset();
+  --core_->cache->counters.open_sequences;
+}
+
+bool Sequence::is_open() const {
+  if (!core_) return false;
+  const std::lock_guard own(core_->mutex);
+  return core_->state.has_value();
+}
+
+std::uint64_t Sequence::cached_tokens() const { return core_ ? core_->cached_tokens : 0; }
+std::uint64_t Sequence::matched_tokens() const { return core_ ? core_->matched_tokens : 0; }
+
+std::uint64_t Sequence::length() const {
+  if (!core_) return 0;
+  const std::lock_guard own(core_->mutex);
+  return core_->state ? core_->state->length() : 0;
+}
+
+Result<std::uint64_t> Sequence::written(std::int32_t layer) const {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  if (const auto refs = core_->cache->layers.paged(layer); !refs) return refs.status();
+  return core_->state->written(layer);
+}
+
+std::vector<std::int32_t> Sequence::tokens() const {
+  if (!core_) return {};
+  const std::lock_guard own(core_->mutex);
+  return core_->state ? core_->state->tokens() : std::vector<std::int32_t>();
+}
+
+Status Sequence::extend(std::span<const std::int32_t> tokens) {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  return core_->state->extend(tokens);
+}
+
+Status Sequence::write(std::int32_t layer, std::uint64_t start,
+                       std::span<const codec::RowsView> components) {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  if (!cache.backing) return Status::unsupported("write: this cache is a ledger without bytes");
+  if (Status status = state.check_write(layer, start, components); !status) return status;
+  std::vector<PageCopy> copies;
+  Status prepared;
+  {
+    const std::lock_guard lock(cache.mutex);
+    prepared =
+        state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
+  }
+  // Pages that became the sequence's own hold its rows also when the call fails further on.
+  state.copy_pages(copies);
+  if (!copies.empty()) {
+    const std::lock_guard lock(cache.mutex);
+    state.drop_sources(copies);
+  }
+  if (!prepared) return prepared;
+  return state.encode(layer, start, components);
+}
+
+Status Sequence::read(std::int32_t layer, std::uint64_t start,
+                      std::span<const codec::MutableRowsView> components) const {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  if (!core_->cache->backing) {
+    return Status::unsupported("read: this cache is a ledger without bytes");
+  }
+  const auto refs = core_->cache->layers.paged(layer);
+  if (!refs) return refs.status();
+  if (components.size() != (*refs)->size()) {
+    return Status::invalid_argument("layer ", layer, " keeps ", (*refs)->size(),
+                                    " components, got ", components.size(), " views");
+  }
+  for (std::size_t i = 0; i < components.size(); ++i) {
+    const PagedComponent& have = *(**refs)[i].component;
+    if (components[i].heads != have.heads || components[i].width != have.width ||
+        components[i].tokens != components[0].tokens) {
+      return Status::invalid_argument("layer ", layer, ": a view is [", components[i].tokens, ", ",
+                                      components[i].heads, ", ", components[i].width,
+                                      "], expected [", components[0].tokens, ", ", have.heads,
+                                      ", ", have.width, "]");
+    }
+  }
+  const std::uint64_t tokens = components[0].tokens;
+  if (tokens > UINT64_MAX - start) return Status::invalid_argument("read: positions overflow");
+  if (Status status = core_->state->check_read(layer, start, start + tokens); !status) {
+    return status;
+  }
+  core_->state->decode(layer, start, components);
+  return Status::ok();
+}
+
+Result<StateView> Sequence::state(std::int32_t layer, std::string_view name) const {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  const std::shared_ptr<CacheCore> cache = core_->cache;
+  if (!cache->backing) return Status::unsupported("state: this cache is a ledger without bytes");
+  const auto component = cache->layers.fixed(layer, name);
+  if (!component) return component.status();
+  const ItemId slot = core_->state->slot();
+  {
+    const std::lock_guard lock(cache->mutex);
+    cache->pools.slots->retain(slot);
+  }
+  StateView view;
+  view.component = *component;
+  view.data = cache->pools.slots->data(slot) + (*component)->offset;
+  view.pin = std::shared_ptr<void>(view.data, [cache, slot](void*) {
+    const std::lock_guard lock(cache->mutex);
+    cache->pools.slots->release(slot);
+  });
+  return view;
+}
+
+Status Sequence::advance(std::uint64_t positions) {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  if (!cache.backing && positions > 0 && positions <= state.tokens().size() - state.length()) {
+    const std::lock_guard lock(cache.mutex);
+    const std::uint64_t start = state.length();
+    if (Status status = state.prepare_all(start, start + positions, cache); !status) return status;
+  }
+  return state.advance(positions, cache.backing);
+}
+
+Result<std::uint64_t> Sequence::snapshot() {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  if (!cache.plan.has_fixed_state() || state.length() == 0) return state.length();
+  ItemId item = kNoItem;
+  {
+    const std::lock_guard lock(cache.mutex);
+    auto taken = state.take_snapshot(cache);
+    if (!taken) return taken.status();
+    item = *taken;
+  }
+  if (cache.backing) {
+    std::memcpy(cache.pools.snapshots->data(item), state.slot_bytes(), cache.plan.slot_bytes());
+  }
+  return state.length();
+}
+
+std::vector<std::uint64_t> Sequence::prefill_stops() const {
+  if (!core_) return {};
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return {};
+  const std::uint64_t length = core_->state->length();
+  const std::uint64_t end = core_->state->tokens().size();
+  std::vector<std::uint64_t> stops;
+  // The path of another prompt ends or branches off here: it was visited twice.
+  const std::uint64_t known = core_->matched_tokens;
+  if (known > length && known + 1 < end) stops.push_back(known);
+  // Before the last token: the same prompt again must run it, and a longer one loses one token.
+  if (end > length + 1) stops.push_back(end - 1);
+  return stops;
+}
+
+Status Sequence::publish() {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  std::vector<prefix::SnapshotRef> snapshots;
+  for (const sequence::HeldSnapshot& held : state.snapshots()) {
+    snapshots.push_back({held.position, held.item});
+  }
+  const std::lock_guard lock(cache.mutex);
+  cache.index.insert(state.space(), std::span(state.tokens()).first(state.length()),
+                     state.block_tables(state.length()), snapshots);
+  state.mark_published();
+  state.forget_snapshots();
+  return Status::ok();
+}
+
+Result<Sequence> Sequence::fork() {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  auto child = std::make_shared<SequenceCore>(core_->cache);
+  {
+    const std::lock_guard lock(cache.mutex);
+    if (cache.counters.open_sequences >= cache.plan.options().sequences) {
+      return Status::out_of_capacity(cache.counters.open_sequences,
+                                     " sequences are open, the plan allows ",
+                                     cache.plan.options().sequences,
+                                     "; close some or raise the plan's sequences");
+    }
+    auto state = core_->state->fork(cache);
+    if (!state) return state.status();
+    child->state.emplace(std::move(state).value());
+    ++cache.counters.open_sequences;
+  }
+  child->cached_tokens = core_->cached_tokens;
+  child->matched_tokens = core_->matched_tokens;
+  if (core_->state->slot_bytes() != nullptr) {
+    std::memcpy(child->state->slot_bytes(), core_->state->slot_bytes(), cache.plan.slot_bytes());
+  }
+  return Sequence(std::move(child));
+}
+
+Status Sequence::truncate(std::uint64_t position) {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  if (!core_->state) return closed();
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  if (Status status = state.check_truncate(position); !status) return status;
+  ItemId source = kNoItem;
+  {
+    const std::lock_guard lock(cache.mutex);
+    if (cache.plan.has_fixed_state() && position != 0 && position != state.length()) {
+      std::uint64_t nearest = 0;
+      for (const sequence::HeldSnapshot& held : state.snapshots()) {
+        if (held.position == position) source = held.item;
+        if (held.position <= position) nearest = std::max(nearest, held.position);
+      }
+      const prefix::SnapshotRef indexed = cache.index.find_snapshot(
+          state.space(), std::span(state.tokens()).first(state.length()), position);
+      nearest = std::max(nearest, indexed.position);
+      if (source == kNoItem && indexed.position == position) source = indexed.item;
+      if (source == kNoItem) {
+        return Status::unsupported("truncate to ", position, ": the fixed-size state is at ",
+                                   state.length(), " and the nearest snapshot below is at ",
+                                   nearest, "; take a snapshot() where you may rewind to");
+      }
+      cache.pools.snapshots->retain(source);
+    }
+  }
+  const bool restart = position == 0 && state.length() > 0;
+  if (state.slot_bytes() != nullptr && source != kNoItem) {
+    std::memcpy(state.slot_bytes(), cache.pools.snapshots->data(source), cache.plan.slot_bytes());
+  } else if (state.slot_bytes() != nullptr && restart) {
+    std::memset(state.slot_bytes(), 0, cache.plan.slot_bytes());
+  }
+  const std::lock_guard lock(cache.mutex);
+  if (source != kNoItem) cache.pools.snapshots->release(source);
+  state.truncate(position);
+  return Status::ok();
+}
+
+}  // namespace kvcache

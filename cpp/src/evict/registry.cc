@@ -1,0 +1,36 @@
+#include <array>
+#include <string>
+
+#include "evict/lru.h"
+#include "evict/policy.h"
+
+namespace kvcache::evict {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  std::unique_ptr<Policy> (*make)();
+};
+
+// One line for each policy.
+constexpr std::array kPolicies = {Entry{"lru", &make_lru}};
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> make_policy(std::string_view name) {
+  std::string known;
+  for (const Entry& entry : kPolicies) {
+    if (entry.name == name) return entry.make();
+    known += known.empty() ? "" : ", ";
+    known += entry.name;
+  }
+  return Status::invalid_argument("policy '", name, "' is not known; known policies: ", known);
+}
+
+std::vector<std::string_view> policy_names() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kPolicies) names.push_back(entry.name);
+  return names;
+}
+
+}  // namespace kvcache::evict

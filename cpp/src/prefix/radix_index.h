@@ -1,0 +1,156 @@
+// A radix tree over exact int32 tokens that knows, for every stored prefix, which blocks and which
+// snapshots are resident. An edge is a run of tokens of any length; branch points fall on any
+// token; pages belong to blocks, so a run that begins inside a block owns its own page of it.
+// Thread safety: thread-compatible; the cache's lock guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/pool_map.h"
+#include "evict/policy.h"
+#include "kvcache/cache.h"
+#include "kvcache/state_plan.h"
+
+namespace kvcache::prefix {
+
+using arena::ItemId;
+using arena::kNoItem;
+using arena::PoolMap;
+
+// Pages of consecutive blocks, one list for each group; kNoItem where a window has passed.
+using BlockTables = std::vector<std::vector<ItemId>>;
+
+struct SnapshotRef {
+  std::uint64_t position = 0;  // positions the state has seen
+  ItemId item = kNoItem;
+};
+
+struct Match {
+  std::uint64_t matched = 0;  // longest known prefix, in tokens
+  std::uint64_t usable = 0;   // positions that need no recomputation, by the hit rule
+  HitLimit limit = HitLimit::kTokens;
+  BlockTables tables;         // pages of [0, usable); nothing retained
+  SnapshotRef snapshot;       // at `usable`, when the model has fixed-size state
+  std::uint64_t nearest_snapshot = 0;  // deepest resident snapshot at or below `matched`
+};
+
+struct IndexCounts {
+  std::uint64_t nodes = 0;
+  std::uint64_t blocks = 0;  // of runs; a block shared by two runs counts in both
+  std::uint64_t tokens = 0;
+  std::uint64_t snapshots = 0;
+  std::uint64_t evicted_blocks = 0;
+  std::uint64_t evicted_snapshots = 0;
+};
+
+class RadixIndex {
+ public:
+  RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy);
+
+  // Longest usable prefix of `tokens` in the tree named `space`, at most tokens.size() - 1.
+  // With `touch`, what the hit uses becomes the most recently used.
+  Match match(std::string_view space, std::span<const std::int32_t> tokens, bool touch);
+
+  // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
+  // snapshots. Takes its own references; what is resident already keeps its pages.
+  void insert(std::string_view space, std::span<const std::int32_t> tokens,
+              const BlockTables& tables, std::span<const SnapshotRef> snapshots);
+
+  // Deepest snapshot on the path of `tokens` at or below `at_most`; position 0 when there is none.
+  SnapshotRef find_snapshot(std::string_view space, std::span<const std::int32_t> tokens,
+                            std::uint64_t at_most);
+
+  // Evicts one candidate that frees memory. False: there is none.
+  bool evict_one();
+
+  // Drops everything. Pages that sequences hold stay with them.
+  void clear();
+
+  const IndexCounts& counts() const { return counts_; }
+  std::string_view policy_name() const { return policy_->name(); }
+
+ private:
+  using NodeId = std::uint32_t;
+  static constexpr NodeId kNoNode = UINT32_MAX;
+
+  struct Snapshot {
+    std::uint64_t position = 0;
+    ItemId item = kNoItem;
+    std::uint64_t last_access = 0;
+    NodeId node = kNoNode;
+    bool live = false;
+  };
+
+  struct Node {
+    NodeId parent = kNoNode;
+    std::uint32_t children = 0;
+    std::uint64_t start = 0;  // position of tokens[0]
+    std::uint64_t last_access = 0;
+    std::vector<std::int32_t> tokens;
+    BlockTables pages;  // of blocks start / block .. (end - 1) / block
+    std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
+    std::string space;  // of a root: its name
+    bool live = false;
+
+    std::uint64_t end() const { return start + tokens.size(); }
+    bool is_root() const { return parent == kNoNode; }
+  };
+
+  struct Step {
+    NodeId node;
+    std::uint64_t end;  // positions matched when leaving it
+  };
+
+  std::uint64_t block_of(std::uint64_t position) const { return position / plan_.block_tokens(); }
+  std::uint64_t blocks_to(std::uint64_t end) const;
+  static std::uint64_t edge(NodeId parent, std::int32_t token) {
+    return std::uint64_t{parent} << 32 | static_cast<std::uint32_t>(token);
+  }
+
+  std::vector<Step> walk(NodeId root, std::span<const std::int32_t> tokens) const;
+  BlockTables path_tables(const std::vector<Step>& path, std::uint64_t end) const;
+  std::uint64_t window_limit(const BlockTables& tables, std::uint64_t end) const;
+  std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
+
+  NodeId root_of(std::string_view space, bool create);
+  NodeId new_node();
+  void free_node(NodeId id);
+  NodeId split(NodeId id, std::uint64_t position);
+  bool try_extend(NodeId id, std::span<const std::int32_t> tokens, const BlockTables& tables);
+  NodeId add_child(NodeId parent, std::uint64_t start, std::span<const std::int32_t> tokens,
+                   const BlockTables& tables);
+  void fill_holes(NodeId id, const BlockTables& tables);
+  void add_snapshot(NodeId id, const SnapshotRef& ref);
+  void remove_snapshot(std::uint32_t index, bool evicted);
+  void evict_tail(NodeId id);
+  void drop_last_block(NodeId id);
+  void detach(NodeId id);
+  bool tail_in_use(NodeId id) const;
+  void touch(NodeId id);
+  void touch_snapshot(std::uint32_t index);
+  bool is_candidate(const Node& node) const { return node.children == 0 && !node.is_root(); }
+  evict::Candidate run_candidate(NodeId id) const;
+  evict::Candidate snapshot_candidate(std::uint32_t index) const;
+
+  const StatePlan& plan_;
+  const PoolMap pools_;
+  const std::unique_ptr<evict::Policy> policy_;
+
+  std::vector<Node> nodes_;
+  std::vector<NodeId> free_nodes_;
+  std::vector<Snapshot> snapshots_;
+  std::vector<std::uint32_t> free_snapshots_;
+  std::unordered_map<std::uint64_t, NodeId> edges_;
+  std::unordered_map<std::string, NodeId> roots_;
+  std::uint64_t clock_ = 0;
+  IndexCounts counts_;
+};
+
+}  // namespace kvcache::prefix

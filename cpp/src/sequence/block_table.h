@@ -1,0 +1,62 @@
+// The pages of one sequence in one group, by block. An entry is kNoItem where the window has
+// passed. A page is owned when this sequence may write its unshared rows; any other page is shared
+// and is copied before the first write.
+// Thread safety: thread-compatible; the sequence's and the cache's locks guard it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arena/pool_map.h"
+#include "kvcache/status.h"
+
+namespace kvcache::sequence {
+
+using arena::ItemId;
+using arena::kNoItem;
+using arena::Pool;
+
+// A shared page to be copied before it is written. `from` stays referenced until then.
+struct PageCopy {
+  std::size_t group = 0;
+  ItemId from = kNoItem;
+  ItemId to = kNoItem;
+  std::uint32_t rows = 0;  // leading positions that hold state
+};
+
+class BlockTable {
+ public:
+  explicit BlockTable(Pool& pool) : pool_(&pool) {}
+
+  const std::vector<ItemId>& pages() const { return pages_; }
+  std::size_t blocks() const { return pages_.size(); }
+
+  // Takes over shared pages that the caller has retained. REQUIRES: the table is empty.
+  void adopt(std::vector<ItemId> pages);
+
+  // Makes every block of [first, last] an owned page and adds the copies this needs.
+  // kOutOfCapacity: the table is unchanged.
+  Status make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
+                       std::vector<PageCopy>& copies);
+
+  // Lets go of blocks below `block`; their entries become kNoItem.
+  void trim_before(std::size_t block);
+  // Lets go of blocks from `blocks` on.
+  void cut(std::size_t blocks);
+  // The page of `block` is visible to others from now on.
+  void mark_shared(std::size_t block);
+  // A table that shares every page of this one.
+  BlockTable fork() const;
+  // True when none of [first, last] is missing.
+  bool resident(std::size_t first, std::size_t last) const;
+
+ private:
+  Pool* pool_;
+  std::vector<ItemId> pages_;
+  std::vector<bool> owned_;
+  std::size_t trimmed_ = 0;  // entries below are kNoItem
+};
+
+}  // namespace kvcache::sequence

@@ -1,0 +1,44 @@
+#include "sequence/layer_map.h"
+
+#include <algorithm>
+#include <string>
+
+namespace kvcache::sequence {
+
+LayerMap::LayerMap(const StatePlan& plan) : plan_(plan) {
+  for (std::size_t group = 0; group < plan.groups().size(); ++group) {
+    for (const PagedComponent& component : plan.groups()[group].components) {
+      paged_[component.layer].push_back({group, &component});
+    }
+  }
+  for (auto& [layer, refs] : paged_) {
+    std::sort(refs.begin(), refs.end(), [](const PagedRef& a, const PagedRef& b) {
+      return a.component->decl < b.component->decl;
+    });
+    index_.emplace(layer, index_.size());
+  }
+}
+
+Result<const std::vector<PagedRef>*> LayerMap::paged(std::int32_t layer) const {
+  const auto found = paged_.find(layer);
+  if (found != paged_.end()) return &found->second;
+  std::string known;
+  for (const auto& [key, unused] : paged_) {
+    known += (known.empty() ? "" : ", ") + std::to_string(key);
+  }
+  return Status::invalid_argument("layer ", layer, " keeps no pages; layers that do: ",
+                                  known.empty() ? "none" : known);
+}
+
+Result<const FixedComponent*> LayerMap::fixed(std::int32_t layer, std::string_view name) const {
+  std::string known;
+  for (const FixedComponent& component : plan_.fixed()) {
+    if (component.layer != layer) continue;
+    if (component.name == name) return &component;
+    known += (known.empty() ? "" : ", ") + component.name;
+  }
+  return Status::not_found("layer ", layer, " keeps no '", name, "'; it keeps: ",
+                           known.empty() ? "no fixed-size state" : known);
+}
+
+}  // namespace kvcache::sequence

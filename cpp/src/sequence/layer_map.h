@@ -1,0 +1,42 @@
+// Finds, for a layer of the model, the components it keeps: which group and where in its page,
+// or where in the slot. Thread safety: immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/state_plan.h"
+#include "kvcache/status.h"
+
+namespace kvcache::sequence {
+
+struct PagedRef {
+  std::size_t group = 0;
+  const PagedComponent* component = nullptr;
+};
+
+class LayerMap {
+ public:
+  explicit LayerMap(const StatePlan& plan);
+
+  // Components in declared order: keys then values, or latent then rotary keys.
+  // kInvalidArgument: the layer keeps none; the message says which layers do.
+  Result<const std::vector<PagedRef>*> paged(std::int32_t layer) const;
+  // kNotFound: no such tensor; the message lists what the layer has.
+  Result<const FixedComponent*> fixed(std::int32_t layer, std::string_view name) const;
+
+  // Index of a layer among those with pages, 0..paged_layers()-1. REQUIRES: paged(layer) is ok.
+  std::size_t paged_index(std::int32_t layer) const { return index_.at(layer); }
+  std::size_t paged_layers() const { return index_.size(); }
+  const std::map<std::int32_t, std::vector<PagedRef>>& all_paged() const { return paged_; }
+
+ private:
+  const StatePlan& plan_;
+  std::map<std::int32_t, std::vector<PagedRef>> paged_;
+  std::map<std::int32_t, std::size_t> index_;
+};
+
+}  // namespace kvcache::sequence

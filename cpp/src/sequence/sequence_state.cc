@@ -1,0 +1,358 @@
+#include "sequence/sequence_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.h"
+
+namespace kvcache::sequence {
+namespace {
+
+// Calls fn(first, count) for each piece of [start, stop) that lies in one block.
+template <typename Fn>
+void for_each_block(std::uint64_t start, std::uint64_t stop, std::uint64_t block, Fn&& fn) {
+  while (start < stop) {
+    const std::uint64_t count = std::min(stop, (start / block + 1) * block) - start;
+    fn(start, count);
+    start += count;
+  }
+}
+
+}  // namespace
+
+SequenceState::SequenceState(const StatePlan& plan, const LayerMap& layers, arena::PoolMap pools,
+                             std::string space, std::vector<std::int32_t> tokens)
+    : plan_(&plan),
+      layers_(&layers),
+      pools_(std::move(pools)),
+      space_(std::move(space)),
+      tokens_(std::move(tokens)),
+      written_(layers.paged_layers(), 0) {
+  for (Pool* pool : pools_.pages) tables_.emplace_back(*pool);
+}
+
+std::uint64_t SequenceState::written(std::int32_t layer) const {
+  return written_[layers_->paged_index(layer)];
+}
+
+std::vector<std::vector<ItemId>> SequenceState::block_tables(std::uint64_t end) const {
+  std::vector<std::vector<ItemId>> tables;
+  const std::uint64_t blocks = ceil_div(end, plan_->block_tokens());
+  for (const BlockTable& table : tables_) {
+    tables.emplace_back(table.pages().begin(),
+                        table.pages().begin() + static_cast<std::ptrdiff_t>(blocks));
+  }
+  return tables;
+}
+
+// ---- Life -------------------------------------------------------------------------------------
+
+void SequenceState::adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t length) {
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    tables_[group].adopt(std::move(pages[group]));
+  }
+  length_ = length;
+  shared_until_ = length;
+  std::fill(written_.begin(), written_.end(), length);
+}
+
+Status SequenceState::take_slot(arena::ItemSource& source) {
+  if (pools_.slots == nullptr) return Status::ok();
+  auto slot = source.allocate(*pools_.slots);
+  if (!slot) return slot.status();
+  slot_ = *slot;
+  return Status::ok();
+}
+
+void SequenceState::release() {
+  for (BlockTable& table : tables_) table.cut(0);
+  forget_snapshots();
+  if (slot_ != kNoItem) pools_.slots->release(slot_);
+  slot_ = kNoItem;
+  length_ = 0;
+}
+
+Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
+  SequenceState child(*plan_, *layers_, pools_, space_, tokens_);
+  if (Status status = child.take_slot(source); !status) return status;
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    child.tables_[group] = tables_[group].fork();
+    // Blocks that only this sequence's unfinished rows need stay its own.
+    child.tables_[group].cut(ceil_div(length_, plan_->block_tokens()));
+  }
+  child.length_ = length_;
+  child.shared_until_ = length_;
+  std::fill(child.written_.begin(), child.written_.end(), length_);
+  for (const HeldSnapshot& held : snapshots_) {
+    pools_.snapshots->retain(held.item);
+    child.snapshots_.push_back(held);
+  }
+  shared_until_ = std::max(shared_until_, length_);
+  return child;
+}
+
+// ---- Writing ----------------------------------------------------------------------------------
+
+Status SequenceState::extend(std::span<const std::int32_t> tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return Status::ok();
+}
+
+Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
+                                  std::span<const codec::RowsView> components) const {
+  const auto refs = layers_->paged(layer);
+  if (!refs) return refs.status();
+  if (components.size() != (*refs)->size()) {
+    return Status::invalid_argument("layer ", layer, " keeps ", (*refs)->size(),
+                                    " components, got ", components.size(), " arrays");
+  }
+  for (std::size_t i = 0; i < components.size(); ++i) {
+    const PagedComponent& want = *(**refs)[i].component;
+    const codec::RowsView& got = components[i];
+    if (got.heads != want.heads || got.width != want.width || got.tokens != components[0].tokens) {
+      return Status::invalid_argument(
+          "layer ", layer, " ", plan_->decls()[want.decl].component, ": expected [",
+          components[0].tokens, ", ", want.heads, ", ", want.width, "], got [", got.tokens, ", ",
+          got.heads, ", ", got.width, "]");
+    }
+  }
+  const std::uint64_t frontier = written(layer);
+  if (start < length_ || start > frontier) {
+    return Status::invalid_argument("layer ", layer, ": writes may start at ", length_, "..",
+                                    frontier, " (complete..written positions), got ", start);
+  }
+  if (components[0].tokens > tokens_.size() - start) {
+    return Status::invalid_argument("layer ", layer, ": rows reach position ",
+                                    start + components[0].tokens, " but only ", tokens_.size(),
+                                    " tokens are known; extend() the sequence first");
+  }
+  return Status::ok();
+}
+
+Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
+                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  if (start == stop) return Status::ok();
+  const std::uint64_t block = plan_->block_tokens();
+  trim_windows();
+  std::vector<bool> done(tables_.size(), false);
+  for (const PagedRef& ref : **layers_->paged(layer)) {
+    if (done[ref.group]) continue;
+    done[ref.group] = true;
+    const std::size_t before = copies.size();
+    if (Status status = tables_[ref.group].make_writable(start / block, (stop - 1) / block, source,
+                                                         copies);
+        !status) {
+      return status;
+    }
+    for (std::size_t i = before; i < copies.size(); ++i) {
+      copies[i].group = ref.group;
+      // Only the block where the complete positions end can be shared and still be written.
+      copies[i].rows = static_cast<std::uint32_t>(length_ % block);
+    }
+  }
+  return Status::ok();
+}
+
+Status SequenceState::prepare_all(std::uint64_t start, std::uint64_t stop,
+                                  arena::ItemSource& source) {
+  std::vector<PageCopy> copies;
+  Status status;
+  for (const auto& [layer, unused] : layers_->all_paged()) {
+    status = prepare_write(layer, start, stop, source, copies);
+    if (!status) break;
+  }
+  drop_sources(copies);
+  return status;
+}
+
+void SequenceState::copy_pages(std::span<const PageCopy> copies) const {
+  for (const PageCopy& copy : copies) {
+    const Pool& pool = *pools_.pages[copy.group];
+    const std::byte* from = pool.data(copy.from);
+    std::byte* to = pool.data(copy.to);
+    for (const PagedComponent& component : plan_->groups()[copy.group].components) {
+      const std::uint64_t rows = std::uint64_t{copy.rows} * component.heads;
+      const std::uint64_t bytes = rows * component.width * dtype_bytes(component.dtype);
+      std::memcpy(to + component.rows_offset, from + component.rows_offset, bytes);
+      std::memcpy(to + component.scales_offset, from + component.scales_offset,
+                  rows * component.row_scale_bytes);
+    }
+  }
+}
+
+void SequenceState::drop_sources(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) pools_.pages[copy.group]->release(copy.from);
+}
+
+std::byte* SequenceState::rows_at(const PagedRef& ref, std::uint64_t position) const {
+  const std::uint64_t block = plan_->block_tokens();
+  const ItemId page = tables_[ref.group].pages()[position / block];
+  return pools_.pages[ref.group]->data(page) + ref.component->rows_offset +
+         position % block * ref.component->heads * ref.component->width *
+             dtype_bytes(ref.component->dtype);
+}
+
+float* SequenceState::scales_at(const PagedRef& ref, std::uint64_t position) const {
+  const std::uint64_t block = plan_->block_tokens();
+  const ItemId page = tables_[ref.group].pages()[position / block];
+  return reinterpret_cast<float*>(pools_.pages[ref.group]->data(page) +
+                                  ref.component->scales_offset) +
+         position % block * ref.component->heads;
+}
+
+Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
+                             std::span<const codec::RowsView> components) {
+  const std::vector<PagedRef>& refs = **layers_->paged(layer);
+  const std::uint64_t stop = start + components[0].tokens;
+  Status status;
+  for (std::size_t i = 0; i < refs.size() && status.is_ok(); ++i) {
+    for_each_block(start, stop, plan_->block_tokens(), [&](std::uint64_t at, std::uint64_t count) {
+      if (!status.is_ok()) return;
+      codec::RowsView piece = components[i];
+      piece.data = static_cast<const std::byte*>(piece.data) +
+                   static_cast<std::ptrdiff_t>(at - start) * piece.token_stride;
+      piece.tokens = count;
+      std::byte* rows = rows_at(refs[i], at);
+      if (refs[i].component->dtype == DType::kI8) {
+        status = codec::encode_int8(piece, reinterpret_cast<std::int8_t*>(rows),
+                                    scales_at(refs[i], at));
+      } else {
+        codec::encode_f16(piece, reinterpret_cast<std::uint16_t*>(rows));
+      }
+    });
+  }
+  if (!status.is_ok()) return status;
+  std::uint64_t& frontier = written_[layers_->paged_index(layer)];
+  frontier = std::max(frontier, stop);
+  return status;
+}
+
+Status SequenceState::advance(std::uint64_t positions, bool check_written) {
+  if (positions > tokens_.size() - length_) {
+    return Status::invalid_argument("advance by ", positions, " from position ", length_,
+                                    " passes the ", tokens_.size(),
+                                    " known tokens; extend() the sequence first");
+  }
+  const std::uint64_t target = length_ + positions;
+  for (const auto& [layer, unused] : layers_->all_paged()) {
+    if (check_written && written(layer) < target) {
+      return Status::invalid_argument("advance to position ", target, ": layer ", layer,
+                                      " is written up to ", written(layer), " only");
+    }
+  }
+  length_ = target;
+  if (!check_written) std::fill(written_.begin(), written_.end(), target);
+  return Status::ok();
+}
+
+std::uint64_t SequenceState::window_start(const Group& group, std::uint64_t end) const {
+  return group.window == 0 || end < group.window ? 0 : end - (group.window - 1);
+}
+
+void SequenceState::trim_windows() {
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    const std::uint64_t start = window_start(plan_->groups()[group], length_);
+    tables_[group].trim_before(start / plan_->block_tokens());
+  }
+}
+
+// ---- Reading ----------------------------------------------------------------------------------
+
+Status SequenceState::check_read(std::int32_t layer, std::uint64_t start,
+                                 std::uint64_t stop) const {
+  const auto refs = layers_->paged(layer);
+  if (!refs) return refs.status();
+  if (start > stop || stop > written(layer)) {
+    return Status::invalid_argument("layer ", layer, ": positions [", start, ", ", stop,
+                                    ") are not within the ", written(layer), " written ones");
+  }
+  const std::uint64_t block = plan_->block_tokens();
+  for (const PagedRef& ref : **refs) {
+    if (start == stop || tables_[ref.group].resident(start / block, (stop - 1) / block)) continue;
+    return Status::not_found("layer ", layer, ": positions from ", start,
+                             " have left its window of ", plan_->groups()[ref.group].window,
+                             "; the sequence is at ", length_);
+  }
+  return Status::ok();
+}
+
+void SequenceState::decode(std::int32_t layer, std::uint64_t start,
+                           std::span<const codec::MutableRowsView> components) const {
+  const std::vector<PagedRef>& refs = **layers_->paged(layer);
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    const std::uint64_t stop = start + components[i].tokens;
+    for_each_block(start, stop, plan_->block_tokens(), [&](std::uint64_t at, std::uint64_t count) {
+      codec::MutableRowsView piece = components[i];
+      piece.data = static_cast<std::byte*>(piece.data) +
+                   static_cast<std::ptrdiff_t>(at - start) * piece.token_stride;
+      piece.tokens = count;
+      const std::byte* rows = rows_at(refs[i], at);
+      if (refs[i].component->dtype == DType::kI8) {
+        codec::decode_int8(reinterpret_cast<const std::int8_t*>(rows), scales_at(refs[i], at),
+                           piece);
+      } else {
+        codec::decode_f16(reinterpret_cast<const std::uint16_t*>(rows), piece);
+      }
+    });
+  }
+}
+
+std::byte* SequenceState::slot_bytes() const {
+  return slot_ == kNoItem ? nullptr : pools_.slots->data(slot_);
+}
+
+// ---- Snapshots and rewinding ------------------------------------------------------------------
+
+Result<ItemId> SequenceState::take_snapshot(arena::ItemSource& source) {
+  auto item = source.allocate(*pools_.snapshots);
+  if (!item) return item.status();
+  if (!snapshots_.empty() && snapshots_.back().position == length_) {
+    pools_.snapshots->release(snapshots_.back().item);
+    snapshots_.pop_back();
+  }
+  snapshots_.push_back({length_, *item});
+  return *item;
+}
+
+void SequenceState::forget_snapshots() {
+  for (const HeldSnapshot& held : snapshots_) pools_.snapshots->release(held.item);
+  snapshots_.clear();
+}
+
+Status SequenceState::check_truncate(std::uint64_t position) const {
+  if (position > length_) {
+    return Status::invalid_argument("truncate to ", position, ": the sequence is at ", length_);
+  }
+  const std::uint64_t block = plan_->block_tokens();
+  for (std::size_t group = 0; group < tables_.size() && position > 0; ++group) {
+    const std::uint64_t start = window_start(plan_->groups()[group], position);
+    if (start < position && !tables_[group].resident(start / block, (position - 1) / block)) {
+      return Status::unsupported("truncate to ", position, ": a window of ",
+                                 plan_->groups()[group].window, " has dropped positions from ",
+                                 start, "; the sequence is at ", length_);
+    }
+  }
+  return Status::ok();
+}
+
+void SequenceState::truncate(std::uint64_t position) {
+  const std::uint64_t block = plan_->block_tokens();
+  for (BlockTable& table : tables_) {
+    table.cut(ceil_div(position, block));
+    // Rows that others may see are not overwritten: the block is copied before the next write.
+    if (position < shared_until_ && position % block != 0) table.mark_shared(position / block);
+  }
+  while (!snapshots_.empty() && snapshots_.back().position > position) {
+    pools_.snapshots->release(snapshots_.back().item);
+    snapshots_.pop_back();
+  }
+  shared_until_ = std::min(shared_until_, position);
+  length_ = position;
+  tokens_.resize(position);
+  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, position);
+}
+
+void SequenceState::mark_published() { shared_until_ = std::max(shared_until_, length_); }
+
+}  // namespace kvcache::sequence

@@ -1,0 +1,101 @@
+// The decoder state of one sequence: its tokens, its block tables, its slot and the snapshots it has
+// taken. Splits every operation in two: what changes shared metadata (under the cache's lock) and
+// what moves bytes (outside of it, on pages the sequence holds).
+// Thread safety: thread-compatible; methods say which of the two locks they need. "locked" means
+// the sequence's lock and the cache's lock; "own" means the sequence's lock alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena/pool_map.h"
+#include "kvcache/codec.h"
+#include "kvcache/state_plan.h"
+#include "sequence/block_table.h"
+#include "sequence/layer_map.h"
+
+namespace kvcache::sequence {
+
+struct HeldSnapshot {
+  std::uint64_t position = 0;
+  ItemId item = kNoItem;
+};
+
+class SequenceState {
+ public:
+  SequenceState(const StatePlan& plan, const LayerMap& layers, arena::PoolMap pools,
+                std::string space, std::vector<std::int32_t> tokens);
+
+  // ---- What it is (own) ----
+  const std::string& space() const { return space_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  std::uint64_t length() const { return length_; }  // positions complete in every layer
+  std::uint64_t written(std::int32_t layer) const;  // positions written in one layer
+  ItemId slot() const { return slot_; }
+  const std::vector<BlockTable>& tables() const { return tables_; }
+  std::vector<std::vector<ItemId>> block_tables(std::uint64_t end) const;
+  const std::vector<HeldSnapshot>& snapshots() const { return snapshots_; }
+
+  // ---- Life (locked) ----
+  // Takes over pages of [0, length) that the caller has retained.
+  void adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t length);
+  Status take_slot(arena::ItemSource& source);
+  // Gives everything back. The object is spent.
+  void release();
+  // Shares every page; the child's slot is to be copied from this one's.
+  Result<SequenceState> fork(arena::ItemSource& source);
+
+  // ---- Writing ----
+  Status extend(std::span<const std::int32_t> tokens);  // own
+  // Own. Shapes and positions are checked before anything changes.
+  Status check_write(std::int32_t layer, std::uint64_t start,
+                     std::span<const codec::RowsView> components) const;
+  // Locked. Makes the blocks of [start, stop) of the layer's groups writable.
+  Status prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
+                       arena::ItemSource& source, std::vector<PageCopy>& copies);
+  // Locked. The same for every group: a ledger without payload has no writes.
+  Status prepare_all(std::uint64_t start, std::uint64_t stop, arena::ItemSource& source);
+  // Own. Copies the rows of shared pages, then encodes. kNonFinite leaves the rows unwritten.
+  void copy_pages(std::span<const PageCopy> copies) const;
+  Status encode(std::int32_t layer, std::uint64_t start,
+                std::span<const codec::RowsView> components);
+  // Locked. References that prepare_write kept for the copies.
+  void drop_sources(std::span<const PageCopy> copies);
+  Status advance(std::uint64_t positions, bool check_written);  // own
+  void trim_windows();                                          // locked
+
+  // ---- Reading (own) ----
+  Status check_read(std::int32_t layer, std::uint64_t start, std::uint64_t stop) const;
+  void decode(std::int32_t layer, std::uint64_t start,
+              std::span<const codec::MutableRowsView> components) const;
+  std::byte* slot_bytes() const;
+
+  // ---- Snapshots and rewinding ----
+  Result<ItemId> take_snapshot(arena::ItemSource& source);  // locked; bytes are copied by the caller
+  void forget_snapshots();                                  // locked
+  // Own. Whether the pages allow a cut at `position`; state is the caller's business.
+  Status check_truncate(std::uint64_t position) const;
+  void truncate(std::uint64_t position);  // locked
+  void mark_published();                  // own: rows below length() are visible to others
+
+ private:
+  std::byte* rows_at(const PagedRef& ref, std::uint64_t position) const;
+  float* scales_at(const PagedRef& ref, std::uint64_t position) const;
+  std::uint64_t window_start(const Group& group, std::uint64_t end) const;
+
+  const StatePlan* plan_;
+  const LayerMap* layers_;
+  arena::PoolMap pools_;
+  std::string space_;
+  std::vector<std::int32_t> tokens_;
+  std::uint64_t length_ = 0;
+  std::uint64_t shared_until_ = 0;  // rows below are visible to others and never rewritten
+  std::vector<std::uint64_t> written_;  // by LayerMap::paged_index
+  std::vector<BlockTable> tables_;      // by group
+  ItemId slot_ = kNoItem;
+  std::vector<HeldSnapshot> snapshots_;  // not published yet, by ascending position
+};
+
+}  // namespace kvcache::sequence

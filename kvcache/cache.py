@@ -1,0 +1,420 @@
+"""Decoder state of many sequences under one byte budget, with prefix reuse for hybrids."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from kvcache import _core
+from kvcache.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from kvcache.plan import StatePlan
+
+__all__ = ["Cache", "CacheStats", "Explanation", "Sequence"]
+
+Rows = Any  # float16 or float32 array [tokens, heads, width]
+
+_INT32 = np.iinfo(np.int32)
+_LIMITS = {
+    _core.HitLimit.NONE: "last token",
+    _core.HitLimit.TOKENS: "tokens",
+    _core.HitLimit.SNAPSHOT: "snapshot",
+    _core.HitLimit.WINDOW: "window",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """Counters of a cache. Bytes are the arena's ledger, not the process's memory."""
+
+    budget_bytes: int
+    committed_bytes: int  #: spans taken from the budget
+    peak_bytes: int  #: most spans ever taken
+    used_bytes: int  #: exact bytes of live pages, slots and snapshots
+    open_sequences: int
+    pages: int  #: live, of all groups
+    slots: int
+    snapshots: int  #: live, of sequences and of the index
+    indexed_blocks: int
+    indexed_tokens: int
+    indexed_snapshots: int
+    evicted_blocks: int
+    evicted_snapshots: int
+    opens: int
+    hits: int  #: opens with cached tokens
+    asked_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a prompt would hit as far as it does."""
+
+    tokens: int  #: asked
+    matched_tokens: int  #: longest prefix whose tokens are known
+    cached_tokens: int  #: what a hit would cover
+    nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
+    limited_by: Literal["last token", "tokens", "snapshot", "window"]
+
+    @property
+    def lost_tokens(self) -> int:
+        """Known positions that must be computed again."""
+        return self.matched_tokens - self.cached_tokens
+
+    def __str__(self) -> str:
+        reason = {
+            "last token": "only the last token must run",
+            "tokens": "no stored prefix continues with these tokens",
+            "snapshot": (
+                "the fixed-size state has no snapshot further on "
+                f"(nearest at {self.nearest_snapshot}); take snapshot() where prompts branch"
+            ),
+            "window": "a sliding group no longer holds its window there; publish() after each chunk",
+        }[self.limited_by]
+        return (
+            f"{self.cached_tokens} of {self.tokens} tokens reusable, {self.matched_tokens} known, "
+            f"{self.lost_tokens} lost: {reason}"
+        )
+
+
+def _as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
+    """One contiguous axis of int32, without a copy where it is that already."""
+    array = np.asarray(tokens)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"tokens: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
+        )
+    if array.dtype != np.int32:
+        low, high = int(array.min()), int(array.max())
+        if low < _INT32.min or high > _INT32.max:
+            raise InvalidArgumentError(
+                f"tokens: ids must fit int32, got values in {low}..{high}"
+            )
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _as_count(value: Any, name: str) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
+    if not 0 <= count < 2**63:
+        raise InvalidArgumentError(f"{name}: must be 0..2^63-1, got {count}")
+    return count
+
+
+def _as_layer(value: Any) -> int:
+    layer = _as_count(value, "layer")
+    if layer > _INT32.max:
+        raise InvalidArgumentError(f"layer: must fit int32, got {layer}")
+    return layer
+
+
+def _as_rows(rows: Any, name: str) -> NDArray[Any]:
+    array = np.asarray(rows)
+    if array.dtype not in (np.float16, np.float32):
+        raise InvalidArgumentError(f"{name}: expected float16 or float32, got {array.dtype}")
+    if array.ndim != 3:
+        raise InvalidArgumentError(
+            f"{name}: expected [tokens, heads, width], got the shape {array.shape}"
+        )
+    return array
+
+
+def _as_bytes(value: bytes | str | None, name: str) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
+
+
+def _adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
+    """An adapter is a name, or a name and a revision; both count."""
+    if adapter is None or adapter == "":
+        return b""
+    parts = (adapter,) if isinstance(adapter, str) else adapter
+    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+        raise InvalidArgumentError(
+            f"adapter: expected a name or a (name, revision) pair, got {adapter!r}"
+        )
+    return b"".join(b"%d:%s" % (len(part.encode()), part.encode()) for part in parts)
+
+
+class Sequence:
+    """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
+
+    Thread-safe: calls on one sequence run one at a time, on different ones side by side.
+    """
+
+    __slots__ = ("_core", "_plan")
+
+    def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
+        self._core = core
+        self._plan = plan
+
+    @property
+    def cached_tokens(self) -> int:
+        """Positions restored by `Cache.open`; the engine starts here."""
+        return self._core.cached_tokens
+
+    @property
+    def matched_tokens(self) -> int:
+        """Positions whose tokens were known, whether or not all components were resident."""
+        return self._core.matched_tokens
+
+    @property
+    def length(self) -> int:
+        """Positions complete in every layer."""
+        return self._core.length
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Known token ids, a copy: those of `open` and of `extend`."""
+        return self._core.tokens()
+
+    def extend(self, tokens: ArrayLike) -> None:
+        """Declare the ids of further positions, before they are written.
+
+        Raises:
+            InvalidArgumentError: the sequence is closed, or an id does not fit int32.
+        """
+        self._core.extend(_as_tokens(tokens))
+
+    def write(self, layer: int, start: int, keys: Rows, values: Rows | None = None) -> None:
+        """Store one layer's rows of positions ``[start, start + tokens)``, encoding included.
+
+        Args:
+            layer: index of the decoder layer.
+            start: first position, within ``length`` and what is written of the layer.
+            keys: float16 or float32 ``[tokens, heads, width]``, after RoPE; copied, never kept. For
+                MLA the latent, ``[tokens, 1, latent_dim]``.
+            values: the same for values, or the rotary keys of MLA; None for key-only layers.
+
+        Raises:
+            OutOfCapacityError: no page is free and nothing can be evicted.
+            NonFiniteError: an INT8 row is not finite. InvalidArgumentError: shape, position, or
+            closed. After an error no new position is readable.
+        """
+        components = [_as_rows(keys, "keys")]
+        if values is not None:
+            components.append(_as_rows(values, "values"))
+        self._core.write(_as_layer(layer), _as_count(start, "start"), components)
+
+    def read(
+        self, layer: int, start: int, stop: int, dtype: str = "float16"
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Decode one layer's rows of positions ``[start, stop)``.
+
+        Returns:
+            Keys and values ``[stop - start, heads, width]`` in ``dtype`` (``"float16"`` or
+            ``"float32"``); latent and rotary keys for MLA; keys and None for key-only layers.
+
+        Raises:
+            NotFoundError: positions have left the layer's window.
+            InvalidArgumentError: positions not written, unknown layer or dtype, or closed.
+        """
+        layer, start = _as_layer(layer), _as_count(start, "start")
+        stop = _as_count(stop, "stop")
+        if dtype not in ("float16", "float32"):
+            raise InvalidArgumentError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
+        if not start <= stop <= self._core.written(layer):
+            raise InvalidArgumentError(
+                f"positions [{start}, {stop}) of layer {layer} are not within the "
+                f"{self._core.written(layer)} written ones"
+            )
+        rows = [
+            np.empty((stop - start, part.heads, part.width), dtype)
+            for part in self._plan.paged_components(layer)
+        ]
+        self._core.read(layer, start, rows)
+        return rows[0], rows[1] if len(rows) > 1 else None
+
+    def state(self, layer: int, name: str) -> NDArray[Any]:
+        """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.
+
+        The view is live: update it in place as positions run, then `advance`. It stays valid, and
+        keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits.
+
+        Raises:
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        return self._core.state(_as_layer(layer), name)
+
+    def advance(self, positions: int) -> None:
+        """The next ``positions`` are complete in every layer, and the fixed-size state is there.
+
+        Raises:
+            InvalidArgumentError: a layer's rows are missing, or the tokens are not known.
+        """
+        self._core.advance(_as_count(positions, "positions"))
+
+    def snapshot(self) -> int:
+        """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
+
+        Returns:
+            The position. A model without fixed-size state has nothing to copy.
+
+        Raises:
+            OutOfCapacityError: no room, and nothing can be evicted.
+        """
+        return self._core.snapshot()
+
+    def prefill_stops(self) -> list[int]:
+        """Positions at which a prefill chunk should end, so that a snapshot there pays.
+
+        Where this prompt leaves what is known, and before its last token (which must run again).
+        """
+        return self._core.prefill_stops()
+
+    def publish(self) -> None:
+        """Let later sequences reuse the complete positions, the tail and the snapshots."""
+        self._core.publish()
+
+    def fork(self) -> Sequence:
+        """Open a second sequence in the same state; pages are shared until written.
+
+        Raises:
+            OutOfCapacityError: no slot is free, or the plan's ``sequences`` are all open.
+        """
+        return Sequence(self._core.fork(), self._plan)
+
+    def truncate(self, position: int) -> None:
+        """Forget everything from ``position`` on, tokens included.
+
+        Raises:
+            UnsupportedError: the fixed-size state has no snapshot there, or a window has passed.
+            InvalidArgumentError: ``position`` is negative or beyond ``length``.
+        """
+        self._core.truncate(_as_count(position, "position"))
+
+    def close(self) -> None:
+        """Give everything back. What was published stays. Closing twice is fine."""
+        self._core.close()
+
+    @property
+    def is_open(self) -> bool:
+        """False once closed."""
+        return self._core.is_open
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if not self.is_open:
+            return "<Sequence closed>"
+        return f"<Sequence {self.length} of {len(self.tokens)} positions>"
+
+
+class Cache:
+    """Pages, slots, snapshots and the prefix index of one model, within the plan's memory.
+
+    Args:
+        plan: sizes and layout.
+        policy: eviction policy, ``"lru"``.
+        backing: False for a ledger that places, counts and evicts but stores no bytes.
+        capacity_blocks: most blocks in a group; 0 for as many as the memory allows. Without
+            backing it replaces the memory budget.
+
+    Raises:
+        OutOfCapacityError: the memory holds not even one block of one sequence.
+        InvalidArgumentError: an unknown policy.
+    """
+
+    __slots__ = ("_core", "plan")
+
+    def __init__(
+        self,
+        plan: StatePlan,
+        *,
+        policy: str = "lru",
+        backing: bool = True,
+        capacity_blocks: int = 0,
+    ) -> None:
+        self.plan = plan
+        self._core = _core.Cache(
+            plan.core,
+            policy=policy,
+            backing=backing,
+            capacity_blocks=_as_count(capacity_blocks, "capacity_blocks"),
+        )
+
+    def open(
+        self,
+        tokens: ArrayLike,
+        *,
+        namespace: str | bytes = "",
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str = b"",
+    ) -> Sequence:
+        """Start a sequence at the longest prefix that needs no recomputation.
+
+        Args:
+            tokens: the prompt, any integers that fit int32; at least one.
+            namespace: whose prefixes may be shared.
+            adapter: name, or name and revision, of the adapter that computes the state.
+            salt: further secret that must agree.
+
+        Raises:
+            OutOfCapacityError: the plan's ``sequences`` are all open, or no slot is free.
+            InvalidArgumentError: no tokens, or an id that does not fit int32.
+        """
+        core = self._core.open(
+            _as_tokens(tokens),
+            _as_bytes(namespace, "namespace"),
+            _adapter_key(adapter),
+            _as_bytes(salt, "salt"),
+        )
+        return Sequence(core, self.plan)
+
+    def explain(
+        self,
+        tokens: ArrayLike,
+        *,
+        namespace: str | bytes = "",
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str = b"",
+    ) -> Explanation:
+        """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
+        found = self._core.explain(
+            _as_tokens(tokens),
+            _as_bytes(namespace, "namespace"),
+            _adapter_key(adapter),
+            _as_bytes(salt, "salt"),
+        )
+        return Explanation(
+            tokens=found.tokens,
+            matched_tokens=found.matched_tokens,
+            cached_tokens=found.cached_tokens,
+            nearest_snapshot=found.nearest_snapshot,
+            limited_by=_LIMITS[found.limit],
+        )
+
+    def stats(self) -> CacheStats:
+        """Counters at this moment."""
+        core = self._core.stats()
+        return CacheStats(**{name: getattr(core, name) for name in CacheStats.__slots__})
+
+    def clear(self) -> None:
+        """Drop every stored prefix. Open sequences keep what they hold."""
+        self._core.clear()
+
+    @property
+    def policy(self) -> str:
+        """Name of the eviction policy."""
+        return self._core.policy

@@ -1,0 +1,236 @@
+"""From a model to bytes: what a page, a slot and a whole sequence take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from kvcache import _core
+from kvcache.errors import InvalidArgumentError
+from kvcache.state import DType, StateDecl, declare
+from kvcache.storage import KvCacheDtype, KvStorageFormat
+from kvcache.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvcache.models import Model
+
+__all__ = ["FixedComponent", "Group", "PagedComponent", "StatePlan"]
+
+_MAX_U32 = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedComponent:
+    """Rows ``[block_tokens, heads, width]`` of one component of one layer inside a page."""
+
+    layer: int
+    component: str  #: stable name, e.g. ``attention.keys``
+    heads: int
+    width: int
+    dtype: DType  #: stored element
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Layers that share an attention window and a storage format, and so one block table."""
+
+    window: int  #: positions a query sees, itself included; 0 for all
+    components: tuple[PagedComponent, ...]
+    token_bytes: int  #: stored bytes of one position, all layers of the group
+    page_bytes: int  #: bytes of one block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedComponent:
+    """One fixed-size tensor of one layer; a slot and a snapshot hold all of them."""
+
+    layer: int
+    name: str  #: stable name, e.g. ``state.recurrent``
+    shape: tuple[int, ...]
+    dtype: DType
+    bytes: int
+
+
+class StatePlan:
+    """Sizes and layout of a model's decoder state. Immutable.
+
+    The same declarations size the plan, the arena, the prefix index and the files; every number
+    here is computed by the compiled core.
+
+    Args:
+        declarations: what the model keeps, one entry for each component.
+        memory: budget for pages, slots and snapshots together, as bytes or as text ("2GiB").
+        block_tokens: positions in a block.
+        sequences: sequences that may be open at once.
+
+    Raises:
+        InvalidArgumentError: a value out of range, or declarations that contradict each other.
+        UnsupportedError: a component that has no run-time home.
+    """
+
+    def __init__(
+        self,
+        declarations: Iterable[StateDecl],
+        *,
+        memory: str | int,
+        block_tokens: int = 16,
+        sequences: int = 64,
+    ) -> None:
+        self.declarations = tuple(declarations)
+        self.memory_bytes = parse_bytes(memory)
+        self.block_tokens = _positive(block_tokens, "block_tokens")
+        self.sequences = _positive(sequences, "sequences")
+        self.core = _core.StatePlan(
+            [decl.to_core() for decl in self.declarations],
+            memory_bytes=self.memory_bytes,
+            block_tokens=self.block_tokens,
+            sequences=self.sequences,
+        )
+
+    @classmethod
+    def for_model(
+        cls,
+        model: Model,
+        *,
+        memory: str | int,
+        block_tokens: int = 16,
+        format: str | KvStorageFormat = KvStorageFormat.F16,  # noqa: A002 - the field's word
+        sequences: int = 64,
+        state_dtype: str = "f32",
+    ) -> Self:
+        """Plan a model read by `kvcache.models.from_config`.
+
+        Args:
+            model: the model; its draft layers are not part of the plan.
+            memory: see the class.
+            block_tokens: see the class.
+            format: storage of attention rows, ``"f16"`` or ``"int8"`` or a storage format's name.
+            sequences: see the class.
+            state_dtype: element of floating fixed-size tensors, ``"f32"``, ``"f16"`` or ``"bf16"``.
+
+        Raises:
+            InvalidArgumentError: an unknown format, or a value out of range.
+            UnsupportedError: bf16 or fp8 rows, or a component that has no run-time home.
+        """
+        declarations = declare(
+            model.schedule, storage=storage_format(format), state_dtype=state_dtype
+        )
+        return cls(
+            declarations, memory=memory, block_tokens=block_tokens, sequences=sequences
+        )
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Page groups, in the order of their block tables."""
+        return tuple(
+            Group(
+                window=group.window,
+                components=tuple(
+                    PagedComponent(
+                        layer=part.layer,
+                        component=self.declarations[part.decl].component,
+                        heads=part.heads,
+                        width=part.width,
+                        dtype=self.declarations[part.decl].dtype,
+                    )
+                    for part in group.components
+                ),
+                token_bytes=group.token_bytes,
+                page_bytes=group.page_bytes,
+            )
+            for group in self.core.groups
+        )
+
+    @cached_property
+    def fixed(self) -> tuple[FixedComponent, ...]:
+        """Fixed-size tensors, in declared order."""
+        return tuple(
+            FixedComponent(
+                layer=part.layer,
+                name=part.name,
+                shape=tuple(part.shape),
+                dtype=self.declarations[part.decl].dtype,
+                bytes=part.bytes,
+            )
+            for part in self.core.fixed
+        )
+
+    @cached_property
+    def _by_layer(self) -> dict[int, tuple[PagedComponent, ...]]:
+        known = {part.layer for group in self.groups for part in group.components}
+        order = {(d.layer, d.component): i for i, d in enumerate(self.declarations)}
+        return {
+            layer: tuple(
+                sorted(
+                    (p for group in self.groups for p in group.components if p.layer == layer),
+                    key=lambda part: order[part.layer, part.component],
+                )
+            )
+            for layer in known
+        }
+
+    def paged_components(self, layer: int) -> tuple[PagedComponent, ...]:
+        """Components of one layer that grow by the position, in declared order; empty for none."""
+        return self._by_layer.get(layer, ())
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of all fixed-size state of one sequence; a snapshot is as large."""
+        return self.core.slot_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all groups."""
+        return self.core.block_bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what the stored bytes mean; files carry it."""
+        return self.core.fingerprint
+
+    def sequence_bytes(self, tokens: int, chunk_tokens: int = 1) -> int:
+        """Most memory a lone sequence of ``tokens`` positions takes from the budget.
+
+        Args:
+            tokens: positions, prompt and decoded ones.
+            chunk_tokens: positions written between two calls of `Sequence.advance`.
+        """
+        return self.core.sequence_bytes(_count(tokens, "tokens"), _count(chunk_tokens, "chunk"))
+
+    def hit_bytes(self, tokens: int) -> int:
+        """Stored bytes of every component that a hit of ``tokens`` positions covers."""
+        return self.core.hit_bytes(_count(tokens, "tokens"))
+
+    def __repr__(self) -> str:
+        return (
+            f"<StatePlan {len(self.groups)} groups, {self.block_bytes} bytes a block of "
+            f"{self.block_tokens}, {self.slot_bytes} bytes a slot, {self.memory_bytes} in all>"
+        )
+
+
+def storage_format(name: str | KvStorageFormat) -> KvStorageFormat:
+    """The storage format called ``name``: its wire or display form, or a cache dtype's spelling."""
+    if isinstance(name, KvStorageFormat):
+        return name
+    for known in KvStorageFormat:
+        if name in (known.value, str(known)):
+            return known
+    dtype = KvCacheDtype.parse(name)
+    if dtype is None:
+        raise InvalidArgumentError(f"format: expected 'f16' or 'int8', got {name!r}")
+    return dtype.storage_format()
+
+
+def _count(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidArgumentError(f"{name}: expected a count below 2^63, got {value!r}")
+    return value
+
+
+def _positive(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_U32:
+        raise InvalidArgumentError(f"{name}: expected 1..{_MAX_U32}, got {value!r}")
+    return value
