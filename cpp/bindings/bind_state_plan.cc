@@ -49,8 +49,9 @@ void bind_state_plan(py::module_& m) {
       .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
                        Section section, DType dtype, std::vector<std::uint64_t> shape,
                        std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify) {
-             return StateDecl{std::move(id), layer, std::move(component), kind, section, dtype,
-                              std::move(shape), row_scale_bytes, window, verify};
+             return StateDecl{std::move(id), layer, std::move(component), kind,
+                              section,       dtype, std::move(shape),     row_scale_bytes,
+                              window,        verify};
            }),
            py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
            py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
@@ -91,8 +92,8 @@ void bind_state_plan(py::module_& m) {
   py::class_<StatePlan>(m, "StatePlan")
       .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
                        std::uint32_t block_tokens, std::uint32_t sequences) {
-             return unwrap(StatePlan::create(std::move(decls),
-                                             {memory_bytes, block_tokens, sequences}));
+             return unwrap(
+                 StatePlan::create(std::move(decls), {memory_bytes, block_tokens, sequences}));
            }),
            py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
            py::arg("sequences"))
@@ -102,10 +103,11 @@ void bind_state_plan(py::module_& m) {
       .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
       .def_property_readonly("block_bytes", &StatePlan::block_bytes)
       .def_property_readonly("fingerprint", &StatePlan::fingerprint)
-      .def("sequence_bytes",
-           [](const StatePlan& plan, std::uint64_t tokens, std::uint64_t chunk_tokens) {
-             return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
-           },
-           py::arg("tokens"), py::arg("chunk_tokens"))
+      .def(
+          "sequence_bytes",
+          [](const StatePlan& plan, std::uint64_t tokens, std::uint64_t chunk_tokens) {
+            return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
+          },
+          py::arg("tokens"), py::arg("chunk_tokens"))
       .def("hit_bytes", &StatePlan::hit_bytes, py::arg("tokens"));
 }
