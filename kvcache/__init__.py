@@ -27,6 +27,31 @@ _EXPORTS = {
         ],
         "errors",
     ),
+    **dict.fromkeys(
+        [
+            "AttentionPolicy",
+            "CacheTier",
+            "LayerCachePolicy",
+            "LayerSchedule",
+            "MutableStateResidency",
+            "PoolingStateComponent",
+            "StateComponentPolicy",
+            "StateComponentRole",
+            "StateResidencyClass",
+            "StateTensorDimension",
+            "StateTensorDtype",
+            "StateTensorOwner",
+            "StateTensorPolicy",
+            "StateTensorPresence",
+            "StateTensorRole",
+        ],
+        "policy",
+    ),
+    **dict.fromkeys(["KvCacheDtype", "KvStorageFormat"], "storage"),
+    **dict.fromkeys(
+        ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
+        "state",
+    ),
 }
 _EXPORTS |= dict.fromkeys(["Cache", "CacheStats", "Explanation", "Sequence"], "cache")
 _EXPORTS |= {"StatePlan": "plan"}

@@ -8,8 +8,10 @@
 namespace py = pybind11;
 using kvcache::bindings::unwrap;
 
-void bind_state_plan(py::module_& m) {
-  using namespace kvcache;
+namespace kvcache {
+namespace {
+
+void bind_enums(py::module_& m) {
   py::native_enum<DType>(m, "DType", "enum.IntEnum")
       .value("F32", DType::kF32)
       .value("U32", DType::kU32)
@@ -44,13 +46,16 @@ void bind_state_plan(py::module_& m) {
       .value("H_STEPS", VerifyRule::kHSteps)
       .value("CONV_STEPS", VerifyRule::kConvSteps)
       .finalize();
+}
 
+void bind_decl(py::module_& m) {
   py::class_<StateDecl>(m, "StateDecl")
       .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
                        Section section, DType dtype, std::vector<std::uint64_t> shape,
                        std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify) {
-             return StateDecl{std::move(id), layer, std::move(component), kind, section, dtype,
-                              std::move(shape), row_scale_bytes, window, verify};
+             return StateDecl{std::move(id), layer, std::move(component), kind,
+                              section,       dtype, std::move(shape),     row_scale_bytes,
+                              window,        verify};
            }),
            py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
            py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
@@ -66,7 +71,9 @@ void bind_state_plan(py::module_& m) {
       .def_readonly("window", &StateDecl::window)
       .def_readonly("verify", &StateDecl::verify);
   m.def("unit_bytes", [](const StateDecl& decl) { return unwrap(unit_bytes(decl)); });
+}
 
+void bind_layout(py::module_& m) {
   py::class_<PagedComponent>(m, "PagedComponent")
       .def_readonly("decl", &PagedComponent::decl)
       .def_readonly("layer", &PagedComponent::layer)
@@ -88,11 +95,14 @@ void bind_state_plan(py::module_& m) {
       .def_readonly("shape", &FixedComponent::shape)
       .def_readonly("offset", &FixedComponent::offset)
       .def_readonly("bytes", &FixedComponent::bytes);
+}
+
+void bind_plan(py::module_& m) {
   py::class_<StatePlan>(m, "StatePlan")
       .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
                        std::uint32_t block_tokens, std::uint32_t sequences) {
-             return unwrap(StatePlan::create(std::move(decls),
-                                             {memory_bytes, block_tokens, sequences}));
+             return unwrap(
+                 StatePlan::create(std::move(decls), {memory_bytes, block_tokens, sequences}));
            }),
            py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
            py::arg("sequences"))
@@ -102,10 +112,21 @@ void bind_state_plan(py::module_& m) {
       .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
       .def_property_readonly("block_bytes", &StatePlan::block_bytes)
       .def_property_readonly("fingerprint", &StatePlan::fingerprint)
-      .def("sequence_bytes",
-           [](const StatePlan& plan, std::uint64_t tokens, std::uint64_t chunk_tokens) {
-             return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
-           },
-           py::arg("tokens"), py::arg("chunk_tokens"))
+      .def(
+          "sequence_bytes",
+          [](const StatePlan& plan, std::uint64_t tokens, std::uint64_t chunk_tokens) {
+            return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
+          },
+          py::arg("tokens"), py::arg("chunk_tokens"))
       .def("hit_bytes", &StatePlan::hit_bytes, py::arg("tokens"));
+}
+
+}  // namespace
+}  // namespace kvcache
+
+void bind_state_plan(py::module_& m) {
+  kvcache::bind_enums(m);
+  kvcache::bind_decl(m);
+  kvcache::bind_layout(m);
+  kvcache::bind_plan(m);
 }

@@ -1,7 +1,6 @@
-#include "kvcache/status.h"
-
 #include <pybind11/pybind11.h>
 
+#include "kvcache/status.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -45,7 +44,6 @@ void bind_status(py::module_& m) {
     }
   });
   // For the test that every code has a class.
-  m.def("_error_class", [](int code) {
-    return error_class(static_cast<kvcache::StatusCode>(code));
-  });
+  m.def("_error_class",
+        [](int code) { return error_class(static_cast<kvcache::StatusCode>(code)); });
 }

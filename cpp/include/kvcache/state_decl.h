@@ -12,7 +12,7 @@
 namespace kvcache {
 
 struct StateDecl {
-  std::string id;         // unique in a model, e.g. "l3.attention.keys"
+  std::string id;           // unique in a model, e.g. "l3.attention.keys"
   std::int32_t layer = -1;  // global decoder layer; -1 for state of no layer
   std::string component;  // stable name: "attention.keys", "state.recurrent", "state.convolution.0"
   StateKind kind = StateKind::kPagedKv;

@@ -15,9 +15,9 @@
 namespace kvcache {
 
 struct PlanOptions {
-  std::uint64_t memory_bytes = 0;    // one budget for pages, slots and snapshots
-  std::uint32_t block_tokens = 16;   // positions in a block
-  std::uint32_t sequences = 64;      // sequences that may be open at once
+  std::uint64_t memory_bytes = 0;   // one budget for pages, slots and snapshots
+  std::uint32_t block_tokens = 16;  // positions in a block
+  std::uint32_t sequences = 64;     // sequences that may be open at once
 };
 
 // One component of one layer inside a page: rows [block_tokens, heads, width], then its scales.

@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define KVCACHE_CHECK(condition)                                                               \
-  do {                                                                                         \
-    if (!(condition)) {                                                                        \
-      std::fprintf(stderr, "kvcache: broken invariant %s at %s:%d\n", #condition, __FILE__,    \
-                   __LINE__);                                                                  \
-      std::abort();                                                                            \
-    }                                                                                          \
+#define KVCACHE_CHECK(condition)                                                            \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
+      std::fprintf(stderr, "kvcache: broken invariant %s at %s:%d\n", #condition, __FILE__, \
+                   __LINE__);                                                               \
+      std::abort();                                                                         \
+    }                                                                                       \
   } while (false)
 
 // Costly checks, compiled in by -DKVCACHE_PARANOID.

@@ -1,4 +1,5 @@
-// Conversions between float32, float16 and bfloat16 by bits: round to nearest even, subnormals kept.
+// Conversions between float32, float16 and bfloat16 by bits: round to nearest even, subnormals
+// kept.
 #pragma once
 
 #include <bit>

@@ -14,7 +14,7 @@ struct SpanGeometry {
   std::uint64_t bytes = 0;        // of one span, a multiple of the OS page
 };
 
-inline constexpr std::uint64_t kItemAlignment = 64;        // a cache line, and a ZMM register
+inline constexpr std::uint64_t kItemAlignment = 64;         // a cache line, and a ZMM register
 inline constexpr std::uint64_t kSmallSpanBytes = 64 << 10;  // spans of small items
 inline constexpr std::uint64_t kOsPageBytes = 4 << 10;
 

@@ -9,7 +9,8 @@ Result<std::uint64_t> unit_elements(const StateDecl& decl) {
   std::uint64_t elements = 1;
   for (std::size_t axis = 0; axis < decl.shape.size(); ++axis) {
     if (decl.shape[axis] == 0) {
-      return Status::invalid_argument(decl.id, ": shape[", axis, "] is 0; every axis must be positive");
+      return Status::invalid_argument(decl.id, ": shape[", axis,
+                                      "] is 0; every axis must be positive");
     }
     const auto product = checked_mul(elements, decl.shape[axis]);
     if (!product) {
@@ -27,7 +28,8 @@ Result<std::uint64_t> unit_bytes(const StateDecl& decl) {
   const auto payload = checked_mul(*elements, dtype_bytes(decl.dtype));
   const auto scales = checked_mul(rows, decl.row_scale_bytes);
   const auto total = payload && scales ? checked_add(*payload, *scales) : std::nullopt;
-  if (!total) return Status::invalid_argument(decl.id, ": the bytes of one unit do not fit 64 bits");
+  if (!total)
+    return Status::invalid_argument(decl.id, ": the bytes of one unit do not fit 64 bits");
   return *total;
 }
 

@@ -93,8 +93,8 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
                                       " twice");
     }
     if (decl.kind == StateKind::kRecurrent) {
-      plan.fixed_.push_back({index, decl.layer, decl.component, decl.dtype, decl.shape, 0,
-                             *unit_bytes(decl)});
+      plan.fixed_.push_back(
+          {index, decl.layer, decl.component, decl.dtype, decl.shape, 0, *unit_bytes(decl)});
       continue;
     }
     if (decl.shape[0] > UINT32_MAX || decl.shape[1] > UINT32_MAX) {
@@ -102,10 +102,9 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
     }
     Group& group = groups[{decl.window, decl.dtype, decl.row_scale_bytes}];
     group.window = decl.window;
-    group.components.push_back({index, decl.layer, decl.dtype,
-                                static_cast<std::uint32_t>(decl.shape[0]),
-                                static_cast<std::uint32_t>(decl.shape[1]), decl.row_scale_bytes, 0,
-                                0});
+    group.components.push_back(
+        {index, decl.layer, decl.dtype, static_cast<std::uint32_t>(decl.shape[0]),
+         static_cast<std::uint32_t>(decl.shape[1]), decl.row_scale_bytes, 0, 0});
   }
   for (auto& [key, group] : groups) {
     if (Status status = lay_out_page(group, options.block_tokens); !status) return status;
@@ -114,9 +113,8 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
   // Wide elements first, so that each tensor is aligned without padding.
   std::vector<FixedComponent*> by_width;
   for (FixedComponent& fixed : plan.fixed_) by_width.push_back(&fixed);
-  std::stable_sort(by_width.begin(), by_width.end(), [](auto* a, auto* b) {
-    return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
-  });
+  std::stable_sort(by_width.begin(), by_width.end(),
+                   [](auto* a, auto* b) { return dtype_bytes(a->dtype) > dtype_bytes(b->dtype); });
   for (FixedComponent* fixed : by_width) {
     fixed->offset = plan.slot_bytes_;
     plan.slot_bytes_ += fixed->bytes;

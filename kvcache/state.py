@@ -1,0 +1,214 @@
+"""From policies to state declarations, the list every size and file is computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvcache.enums import DType, Lifetime, Section, StateKind, VerifyRule
+from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.policy import LayerCachePolicy, LayerSchedule
+from kvcache.serde import U32, PositiveU32, PositiveU64, Value, describe
+from kvcache.storage import KvStorageFormat
+from kvcache.tensors import (
+    Batch,
+    Convolution,
+    Fixed,
+    Optional,
+    PrefixEmbedding,
+    PrefixTokens,
+    PrefixTokensDiv,
+    PrefixTokensRem,
+    Recurrent,
+    StateTensorDtype,
+    StateTensorRole,
+)
+
+if TYPE_CHECKING:
+    from kvcache import _core
+    from kvcache.components import StateComponentPolicy
+
+__all__ = ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"]
+
+_FORMAT_DTYPES = {
+    KvStorageFormat.F16: DType.F16,
+    KvStorageFormat.INT8_PER_TOKEN_HEAD_F32_SCALE_V1: DType.I8,
+}
+_TENSOR_DTYPES = {
+    StateTensorDtype.FLOAT32: DType.F32,
+    StateTensorDtype.INT32: DType.I32,
+    StateTensorDtype.UINT32: DType.U32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateDecl(Value):
+    """One component of one layer, as the compiled core sizes and stores it.
+
+    Attributes:
+        id: unique in a model, e.g. ``l3.attention.keys``.
+        layer: global decoder layer; -1 for state of no layer.
+        component: stable name, e.g. ``attention.keys``.
+        kind: which of the twelve kinds.
+        section: main model or draft head.
+        dtype: stored element.
+        shape: elements of one unit: ``[heads, width]`` of one record for paged state, the tensor
+            of one sequence for recurrent state.
+        row_scale_bytes: paged state: bytes of scale beside each row of ``width`` elements.
+        window: paged state: positions a query sees, itself included; 0 means all of them.
+        verify: recurrent state: how many intermediate copies a speculative verify keeps.
+        record_tokens: paged state: positions that one record stands for; more than 1 for state
+            pooled over positions.
+    """
+
+    id: str
+    layer: int
+    component: str
+    kind: StateKind
+    section: Section
+    dtype: DType
+    shape: tuple[PositiveU64, ...]
+    row_scale_bytes: U32 = 0
+    window: U32 = 0
+    verify: VerifyRule = VerifyRule.NONE
+    record_tokens: PositiveU32 = 1
+
+    def _validate(self) -> None:
+        if not -1 <= self.layer < 2**31:
+            self._fail(".layer", f"expected -1 or a layer index, got {self.layer}")
+        if not self.shape:
+            self._fail(".shape", "expected at least one axis")
+        paged = self.kind is StateKind.PAGED_KV
+        if not paged and (self.window, self.row_scale_bytes, self.record_tokens) != (0, 0, 1):
+            self._fail("", "window, row_scale_bytes and record_tokens are of paged state only")
+        if self.kind is not StateKind.RECURRENT and self.verify is not VerifyRule.NONE:
+            self._fail(".verify", "only recurrent state has a verify rule")
+
+    def to_core(self) -> _core.StateDecl:
+        """The same declaration for the compiled core."""
+        from kvcache import _core
+
+        if self.record_tokens != 1:
+            raise UnsupportedError(f"{self.id}: pooled state has no run-time home")
+        return _core.StateDecl(
+            id=self.id,
+            layer=self.layer,
+            component=self.component,
+            kind=_core.StateKind[self.kind.name],
+            section=_core.Section[self.section.name],
+            dtype=_core.DType[self.dtype.name],
+            shape=list(self.shape),
+            row_scale_bytes=self.row_scale_bytes,
+            window=self.window,
+            verify=_core.VerifyRule[self.verify.name],
+        )
+
+
+def declare(
+    schedule: LayerSchedule[LayerCachePolicy],
+    *,
+    storage: KvStorageFormat = KvStorageFormat.F16,
+    state_dtype: DType | str = DType.F32,
+    draft_layers: int = 0,
+) -> tuple[StateDecl, ...]:
+    """Declare the state of one sequence of a model, layer by layer, component by component.
+
+    Args:
+        schedule: one cache policy per layer.
+        storage: format of everything that grows by the position.
+        state_dtype: element of fixed-size tensors that are declared floating.
+        draft_layers: how many layers at the end belong to a draft head.
+
+    The batch axis is dropped: a unit is one sequence. Rows a pooling stream has not pooled yet
+    are declared at their most. Optional multimodal embeddings are an input, not declared state.
+
+    Raises:
+        InvalidArgumentError: not a schedule of cache policies, or more draft layers than layers.
+        UnsupportedError: a tensor whose axes depend on the prefix in a way that has no unit.
+    """
+    if not isinstance(schedule, LayerSchedule) or not isinstance(schedule[0], LayerCachePolicy):
+        raise InvalidArgumentError(
+            f"schedule: expected LayerCachePolicy per layer, got {describe(schedule)}"
+        )
+    if type(draft_layers) is not int or not 0 <= draft_layers <= len(schedule):
+        raise InvalidArgumentError(
+            f"draft_layers: expected 0..{len(schedule)}, got {describe(draft_layers)}"
+        )
+    storage, floating = KvStorageFormat(storage), DType(state_dtype)
+    declared = []
+    for index, policy in enumerate(schedule):
+        drafts = index >= len(schedule) - draft_layers
+        section = Section.DRAFT if drafts else Section.MAIN
+        for component in policy.components():
+            unit = _unit(component, policy, storage, floating)
+            if unit is not None:
+                name = component.stable_name()
+                declared.append(
+                    StateDecl(
+                        id=f"l{index}.{name}", layer=index, component=name, section=section, **unit
+                    )
+                )
+    return tuple(declared)
+
+
+def _unit(
+    component: StateComponentPolicy,
+    policy: LayerCachePolicy,
+    storage: KvStorageFormat,
+    floating: DType,
+) -> dict[str, Any] | None:
+    """The declaration fields that say what one unit is; None for what is not declared."""
+    role = getattr(component.role, "role", None)  # of a state tensor; None for attention
+    if isinstance(role, PrefixEmbedding) and isinstance(component.presence, Optional):
+        return None
+    axes = [axis for axis in component.shape if not isinstance(axis, Batch)]
+    if role is None or any(_grows(axis) for axis in axes):
+        dtype = _FORMAT_DTYPES[storage]
+        scale = storage.row_scale_bytes
+        if component.dtype is not StateTensorDtype.FLOATING:
+            dtype, scale = _TENSOR_DTYPES[component.dtype], 0
+        window = policy.attention.window if role is None and policy.attention is not None else None
+        return {
+            "kind": StateKind.PAGED_KV,
+            "dtype": dtype,
+            "shape": _record_shape(component, axes),
+            "row_scale_bytes": scale,
+            "window": window or 0,
+            "record_tokens": next((a.divisor for a in axes if isinstance(a, PrefixTokensDiv)), 1),
+        }
+    shape = [_most(axis) for axis in axes] or [1]
+    if 0 in shape:  # a remainder by 1: never any row
+        return None
+    return {
+        "kind": StateKind.RECURRENT,
+        "dtype": _TENSOR_DTYPES.get(component.dtype, floating),
+        "shape": shape,
+        "verify": _verify_rule(role),
+    }
+
+
+def _grows(axis: object) -> bool:
+    return isinstance(axis, PrefixTokens | PrefixTokensDiv)
+
+
+def _record_shape(component: StateComponentPolicy, axes: list[Any]) -> list[int]:
+    """``[heads, width]`` of one record of a component that grows with the prefix."""
+    sizes = [axis.size for axis in axes if isinstance(axis, Fixed)]
+    if len(sizes) != len(axes) - 1 or len(sizes) > 2 or not sizes:
+        raise UnsupportedError(
+            f"{component.stable_name()}: a tensor that grows with the prefix needs one growing"
+            f" axis and one or two constant ones, got {component.to_dict()['shape']}"
+        )
+    return [1, *sizes] if len(sizes) == 1 else sizes
+
+
+def _most(axis: Any) -> int:
+    if isinstance(axis, PrefixTokensRem):
+        return axis.divisor - 1
+    return axis.size if isinstance(axis, Fixed) else 1
+
+
+def _verify_rule(role: StateTensorRole | None) -> VerifyRule:
+    if isinstance(role, Recurrent):
+        return VerifyRule.H_STEPS
+    return VerifyRule.CONV_STEPS if isinstance(role, Convolution) else VerifyRule.NONE
