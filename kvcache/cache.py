@@ -12,8 +12,6 @@ from kvcache import _core
 from kvcache.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as SequenceOf
-
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.plan import StatePlan
@@ -23,7 +21,9 @@ __all__ = ["Cache", "CacheStats", "Explanation", "Sequence"]
 Rows = Any  # float16 or float32 array [tokens, heads, width]
 
 _INT32 = np.iinfo(np.int32)
-_LIMITS = {
+Limit = Literal["last token", "tokens", "snapshot", "window"]
+
+_LIMITS: dict[_core.HitLimit, Limit] = {
     _core.HitLimit.NONE: "last token",
     _core.HitLimit.TOKENS: "tokens",
     _core.HitLimit.SNAPSHOT: "snapshot",
@@ -62,7 +62,7 @@ class Explanation:
     matched_tokens: int  #: longest prefix whose tokens are known
     cached_tokens: int  #: what a hit would cover
     nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
-    limited_by: Literal["last token", "tokens", "snapshot", "window"]
+    limited_by: Limit
 
     @property
     def lost_tokens(self) -> int:
@@ -77,7 +77,7 @@ class Explanation:
                 "the fixed-size state has no snapshot further on "
                 f"(nearest at {self.nearest_snapshot}); take snapshot() where prompts branch"
             ),
-            "window": "a sliding group no longer holds its window there; publish() after each chunk",
+            "window": "a sliding group has lost its window there; publish() after each chunk",
         }[self.limited_by]
         return (
             f"{self.cached_tokens} of {self.tokens} tokens reusable, {self.matched_tokens} known, "
@@ -97,9 +97,7 @@ def _as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
     if array.dtype != np.int32:
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
-            raise InvalidArgumentError(
-                f"tokens: ids must fit int32, got values in {low}..{high}"
-            )
+            raise InvalidArgumentError(f"tokens: ids must fit int32, got values in {low}..{high}")
     return np.ascontiguousarray(array, dtype=np.int32)
 
 

@@ -118,9 +118,7 @@ class StatePlan:
         declarations = declare(
             model.schedule, storage=storage_format(format), state_dtype=state_dtype
         )
-        return cls(
-            declarations, memory=memory, block_tokens=block_tokens, sequences=sequences
-        )
+        return cls(declarations, memory=memory, block_tokens=block_tokens, sequences=sequences)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -10,7 +10,7 @@ from kvcache.errors import InvalidArgumentError
 
 __all__ = ["format_bytes", "parse_bytes"]
 
-_UNITS = {
+_UNITS: dict[str, int] = {
     "": 1,
     "b": 1,
     **{

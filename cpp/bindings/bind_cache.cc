@@ -1,10 +1,9 @@
-#include "kvcache/cache.h"
-
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "kvcache/cache.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -113,9 +112,7 @@ py::array state_array(const Sequence& sequence, std::int32_t layer, const std::s
     return unwrap(sequence.state(layer, name));
   }();
   auto pin = std::make_unique<std::shared_ptr<void>>(std::move(view.pin));
-  py::capsule base(pin.get(), [](void* held) {
-    delete static_cast<std::shared_ptr<void>*>(held);
-  });
+  py::capsule base(pin.get(), [](void* held) { delete static_cast<std::shared_ptr<void>*>(held); });
   pin.release();
   const std::vector<py::ssize_t> shape(view.component->shape.begin(), view.component->shape.end());
   return py::array(numpy_dtype(view.component->dtype), shape, {}, view.data, base);
@@ -166,9 +163,9 @@ void bind_sequence(py::module_& m) {
       .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
       .def_property_readonly("length", py::cpp_function(&Sequence::length, release_gil()))
       .def_property_readonly("is_open", py::cpp_function(&Sequence::is_open, release_gil()))
-      .def("written",
-           [](const Sequence& s, std::int32_t layer) { return unwrap(s.written(layer)); },
-           release_gil())
+      .def(
+          "written", [](const Sequence& s, std::int32_t layer) { return unwrap(s.written(layer)); },
+          release_gil())
       .def("tokens", &token_array)
       .def("extend",
            [](Sequence& sequence, const Tokens& tokens) {
@@ -179,12 +176,17 @@ void bind_sequence(py::module_& m) {
       .def("write", &write, py::arg("layer"), py::arg("start"), py::arg("components"))
       .def("read", &read, py::arg("layer"), py::arg("start"), py::arg("components"))
       .def("state", &state_array, py::arg("layer"), py::arg("name"))
-      .def("advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
-      .def("snapshot", [](Sequence& s) { return unwrap(s.snapshot()); }, release_gil())
+      .def(
+          "advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
+      .def(
+          "snapshot", [](Sequence& s) { return unwrap(s.snapshot()); }, release_gil())
       .def("prefill_stops", &Sequence::prefill_stops, release_gil())
-      .def("publish", [](Sequence& s) { unwrap(s.publish()); }, release_gil())
-      .def("fork", [](Sequence& s) { return unwrap(s.fork()); }, release_gil())
-      .def("truncate", [](Sequence& s, std::uint64_t n) { unwrap(s.truncate(n)); }, release_gil())
+      .def(
+          "publish", [](Sequence& s) { unwrap(s.publish()); }, release_gil())
+      .def(
+          "fork", [](Sequence& s) { return unwrap(s.fork()); }, release_gil())
+      .def(
+          "truncate", [](Sequence& s, std::uint64_t n) { unwrap(s.truncate(n)); }, release_gil())
       .def("close", &Sequence::close, release_gil());
 }
 

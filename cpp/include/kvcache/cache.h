@@ -61,7 +61,7 @@ struct CacheStats {
   std::uint64_t peak_bytes = 0;       // most spans ever taken
   std::uint64_t used_bytes = 0;       // exact bytes of live pages, slots and snapshots
   std::uint64_t open_sequences = 0;
-  std::uint64_t pages = 0;      // live, of all groups
+  std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
   std::uint64_t snapshots = 0;  // live, of sequences and of the index
   std::uint64_t indexed_blocks = 0;
@@ -70,7 +70,7 @@ struct CacheStats {
   std::uint64_t evicted_blocks = 0;
   std::uint64_t evicted_snapshots = 0;
   std::uint64_t opens = 0;
-  std::uint64_t hits = 0;         // opens with cached tokens
+  std::uint64_t hits = 0;  // opens with cached tokens
   std::uint64_t asked_tokens = 0;
   std::uint64_t cached_tokens = 0;
 };

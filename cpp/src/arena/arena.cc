@@ -45,8 +45,8 @@ Result<std::unique_ptr<Arena>> Arena::create(std::uint64_t budget_bytes,
     void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
-      return Status::out_of_capacity("cannot reserve ", total, " bytes of addresses: ",
-                                     std::strerror(errno));
+      return Status::out_of_capacity("cannot reserve ", total,
+                                     " bytes of addresses: ", std::strerror(errno));
     }
     madvise(base, total, MADV_HUGEPAGE);  // advice only; a kernel without it loses nothing
     arena->base_ = static_cast<std::byte*>(base);

@@ -17,7 +17,7 @@
 namespace kvcache::arena {
 
 struct PoolSpec {
-  std::string name;             // for messages: "pages of group 0", "slots", "snapshots"
+  std::string name;  // for messages: "pages of group 0", "slots", "snapshots"
   std::uint64_t item_bytes = 0;
   std::uint64_t max_items = 0;  // 0: as many as the budget holds
 };

@@ -71,10 +71,10 @@ Status Pool::commit_span() {
   const std::size_t span = reusable ? *reusable : span_live_.size();
   const bool addressable = span < max_spans_ && (span + 1) * geometry_.items <= kMaxItems + 1;
   if (!addressable || !arena_.make_room(geometry_.bytes)) {
-    return Status::out_of_capacity(
-        name_, ": asked ", geometry_.bytes, " bytes, ",
-        arena_.budget_bytes() - arena_.committed_bytes(), " of ", arena_.budget_bytes(),
-        " bytes are free; close sequences or raise the plan's memory");
+    return Status::out_of_capacity(name_, ": asked ", geometry_.bytes, " bytes, ",
+                                   arena_.budget_bytes() - arena_.committed_bytes(), " of ",
+                                   arena_.budget_bytes(),
+                                   " bytes are free; close sequences or raise the plan's memory");
   }
   if (reusable) {
     free_spans_.erase(span);

@@ -76,12 +76,12 @@ class Pool {
   const std::uint64_t max_items_;
   std::byte* const base_;
 
-  std::vector<Item> items_;                 // up to the highest span ever committed
-  std::vector<std::uint32_t> span_live_;    // live items of each span
+  std::vector<Item> items_;               // up to the highest span ever committed
+  std::vector<std::uint32_t> span_live_;  // live items of each span
   std::vector<bool> span_committed_;
-  FreeBitmap free_items_;                   // of committed spans
-  FreeBitmap free_spans_;                   // below span_live_.size(), not committed
-  FreeBitmap idle_spans_;                   // committed, without a live item
+  FreeBitmap free_items_;  // of committed spans
+  FreeBitmap free_spans_;  // below span_live_.size(), not committed
+  FreeBitmap idle_spans_;  // committed, without a live item
   std::uint64_t live_items_ = 0;
   std::uint64_t committed_spans_ = 0;
 };

@@ -5,8 +5,8 @@ namespace kvcache::arena {
 std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks) {
   std::vector<PoolSpec> specs;
   for (std::size_t group = 0; group < plan.groups().size(); ++group) {
-    specs.push_back({"pages of group " + std::to_string(group), plan.groups()[group].page_bytes,
-                     max_blocks});
+    specs.push_back(
+        {"pages of group " + std::to_string(group), plan.groups()[group].page_bytes, max_blocks});
   }
   if (plan.has_fixed_state()) {
     specs.push_back({"slots", plan.slot_bytes(), plan.options().sequences});

@@ -10,9 +10,9 @@
 namespace kvcache::arena {
 
 struct PoolMap {
-  std::vector<Pool*> pages;    // by group
-  Pool* slots = nullptr;       // null without fixed-size state
-  Pool* snapshots = nullptr;   // likewise
+  std::vector<Pool*> pages;   // by group
+  Pool* slots = nullptr;      // null without fixed-size state
+  Pool* snapshots = nullptr;  // likewise
 };
 
 // The pools a plan asks for, in the order that map_pools() reads them back.

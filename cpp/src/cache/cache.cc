@@ -45,9 +45,8 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   }
   auto arena = arena::Arena::create(budget, specs, options.backing);
   if (!arena) return arena.status();
-  return std::shared_ptr<CacheCore>(new CacheCore(std::move(plan), options.backing,
-                                                  std::move(arena).value(),
-                                                  std::move(policy).value()));
+  return std::shared_ptr<CacheCore>(new CacheCore(
+      std::move(plan), options.backing, std::move(arena).value(), std::move(policy).value()));
 }
 
 Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
@@ -79,10 +78,9 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   {
     const std::lock_guard lock(core.mutex);
     if (core.counters.open_sequences >= core.plan.options().sequences) {
-      return Status::out_of_capacity(core.counters.open_sequences,
-                                     " sequences are open, the plan allows ",
-                                     core.plan.options().sequences,
-                                     "; close some or raise the plan's sequences");
+      return Status::out_of_capacity(
+          core.counters.open_sequences, " sequences are open, the plan allows ",
+          core.plan.options().sequences, "; close some or raise the plan's sequences");
     }
     prefix::Match match = core.index.match(key, tokens, true);
     for (std::size_t group = 0; group < match.tables.size(); ++group) {

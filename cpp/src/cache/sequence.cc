@@ -89,8 +89,7 @@ Status Sequence::write(std::int32_t layer, std::uint64_t start,
   Status prepared;
   {
     const std::lock_guard lock(cache.mutex);
-    prepared =
-        state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
+    prepared = state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
   }
   // Pages that became the sequence's own hold its rows also when the call fails further on.
   state.copy_pages(copies);
@@ -122,8 +121,8 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
         components[i].tokens != components[0].tokens) {
       return Status::invalid_argument("layer ", layer, ": a view is [", components[i].tokens, ", ",
                                       components[i].heads, ", ", components[i].width,
-                                      "], expected [", components[0].tokens, ", ", have.heads,
-                                      ", ", have.width, "]");
+                                      "], expected [", components[0].tokens, ", ", have.heads, ", ",
+                                      have.width, "]");
     }
   }
   const std::uint64_t tokens = components[0].tokens;
@@ -234,10 +233,9 @@ Result<Sequence> Sequence::fork() {
   {
     const std::lock_guard lock(cache.mutex);
     if (cache.counters.open_sequences >= cache.plan.options().sequences) {
-      return Status::out_of_capacity(cache.counters.open_sequences,
-                                     " sequences are open, the plan allows ",
-                                     cache.plan.options().sequences,
-                                     "; close some or raise the plan's sequences");
+      return Status::out_of_capacity(
+          cache.counters.open_sequences, " sequences are open, the plan allows ",
+          cache.plan.options().sequences, "; close some or raise the plan's sequences");
     }
     auto state = core_->state->fork(cache);
     if (!state) return state.status();

@@ -17,7 +17,7 @@ enum class CandidateKind : std::uint8_t { kRunTail = 0, kSnapshot = 1 };
 
 struct Candidate {
   CandidateKind kind = CandidateKind::kRunTail;
-  std::uint32_t id = 0;  // unique within its kind
+  std::uint32_t id = 0;           // unique within its kind
   std::uint64_t last_access = 0;  // the index's clock, one tick for each request
 
   auto operator<=>(const Candidate&) const = default;

@@ -419,8 +419,7 @@ void RadixIndex::evict_tail(NodeId id) {
 void RadixIndex::drop_last_block(NodeId id) {
   Node& node = nodes_[id];
   const std::uint64_t last = block_of(node.end() - 1);
-  const std::uint64_t new_end =
-      std::max<std::uint64_t>(node.start, last * plan_.block_tokens());
+  const std::uint64_t new_end = std::max<std::uint64_t>(node.start, last * plan_.block_tokens());
   // State past the remaining positions can never be used again.
   while (!node.snapshots.empty() && snapshots_[node.snapshots.back()].position > new_end) {
     remove_snapshot(node.snapshots.back(), true);

@@ -36,8 +36,8 @@ struct Match {
   std::uint64_t matched = 0;  // longest known prefix, in tokens
   std::uint64_t usable = 0;   // positions that need no recomputation, by the hit rule
   HitLimit limit = HitLimit::kTokens;
-  BlockTables tables;         // pages of [0, usable); nothing retained
-  SnapshotRef snapshot;       // at `usable`, when the model has fixed-size state
+  BlockTables tables;                  // pages of [0, usable); nothing retained
+  SnapshotRef snapshot;                // at `usable`, when the model has fixed-size state
   std::uint64_t nearest_snapshot = 0;  // deepest resident snapshot at or below `matched`
 };
 
@@ -94,9 +94,9 @@ class RadixIndex {
     std::uint64_t start = 0;  // position of tokens[0]
     std::uint64_t last_access = 0;
     std::vector<std::int32_t> tokens;
-    BlockTables pages;  // of blocks start / block .. (end - 1) / block
+    BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
-    std::string space;  // of a root: its name
+    std::string space;                     // of a root: its name
     bool live = false;
 
     std::uint64_t end() const { return start + tokens.size(); }

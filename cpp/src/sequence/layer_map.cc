@@ -26,8 +26,8 @@ Result<const std::vector<PagedRef>*> LayerMap::paged(std::int32_t layer) const {
   for (const auto& [key, unused] : paged_) {
     known += (known.empty() ? "" : ", ") + std::to_string(key);
   }
-  return Status::invalid_argument("layer ", layer, " keeps no pages; layers that do: ",
-                                  known.empty() ? "none" : known);
+  return Status::invalid_argument(
+      "layer ", layer, " keeps no pages; layers that do: ", known.empty() ? "none" : known);
 }
 
 Result<const FixedComponent*> LayerMap::fixed(std::int32_t layer, std::string_view name) const {
@@ -37,8 +37,8 @@ Result<const FixedComponent*> LayerMap::fixed(std::int32_t layer, std::string_vi
     if (component.name == name) return &component;
     known += (known.empty() ? "" : ", ") + component.name;
   }
-  return Status::not_found("layer ", layer, " keeps no '", name, "'; it keeps: ",
-                           known.empty() ? "no fixed-size state" : known);
+  return Status::not_found("layer ", layer, " keeps no '", name,
+                           "'; it keeps: ", known.empty() ? "no fixed-size state" : known);
 }
 
 }  // namespace kvcache::sequence

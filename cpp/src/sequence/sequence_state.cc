@@ -111,10 +111,10 @@ Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
     const PagedComponent& want = *(**refs)[i].component;
     const codec::RowsView& got = components[i];
     if (got.heads != want.heads || got.width != want.width || got.tokens != components[0].tokens) {
-      return Status::invalid_argument(
-          "layer ", layer, " ", plan_->decls()[want.decl].component, ": expected [",
-          components[0].tokens, ", ", want.heads, ", ", want.width, "], got [", got.tokens, ", ",
-          got.heads, ", ", got.width, "]");
+      return Status::invalid_argument("layer ", layer, " ", plan_->decls()[want.decl].component,
+                                      ": expected [", components[0].tokens, ", ", want.heads, ", ",
+                                      want.width, "], got [", got.tokens, ", ", got.heads, ", ",
+                                      got.width, "]");
     }
   }
   const std::uint64_t frontier = written(layer);
@@ -140,8 +140,8 @@ Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std
     if (done[ref.group]) continue;
     done[ref.group] = true;
     const std::size_t before = copies.size();
-    if (Status status = tables_[ref.group].make_writable(start / block, (stop - 1) / block, source,
-                                                         copies);
+    if (Status status =
+            tables_[ref.group].make_writable(start / block, (stop - 1) / block, source, copies);
         !status) {
       return status;
     }
@@ -215,8 +215,8 @@ Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
       piece.tokens = count;
       std::byte* rows = rows_at(refs[i], at);
       if (refs[i].component->dtype == DType::kI8) {
-        status = codec::encode_int8(piece, reinterpret_cast<std::int8_t*>(rows),
-                                    scales_at(refs[i], at));
+        status =
+            codec::encode_int8(piece, reinterpret_cast<std::int8_t*>(rows), scales_at(refs[i], at));
       } else {
         codec::encode_f16(piece, reinterpret_cast<std::uint16_t*>(rows));
       }

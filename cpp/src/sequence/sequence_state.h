@@ -1,8 +1,8 @@
-// The decoder state of one sequence: its tokens, its block tables, its slot and the snapshots it has
-// taken. Splits every operation in two: what changes shared metadata (under the cache's lock) and
-// what moves bytes (outside of it, on pages the sequence holds).
-// Thread safety: thread-compatible; methods say which of the two locks they need. "locked" means
-// the sequence's lock and the cache's lock; "own" means the sequence's lock alone.
+// The decoder state of one sequence: its tokens, its block tables, its slot and the snapshots it
+// has taken. Splits every operation in two: what changes shared metadata (under the cache's lock)
+// and what moves bytes (outside of it, on pages the sequence holds). Thread safety:
+// thread-compatible; methods say which of the two locks they need. "locked" means the sequence's
+// lock and the cache's lock; "own" means the sequence's lock alone.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,9 @@ class SequenceState {
   std::byte* slot_bytes() const;
 
   // ---- Snapshots and rewinding ----
-  Result<ItemId> take_snapshot(arena::ItemSource& source);  // locked; bytes are copied by the caller
-  void forget_snapshots();                                  // locked
+  Result<ItemId> take_snapshot(
+      arena::ItemSource& source);  // locked; bytes are copied by the caller
+  void forget_snapshots();         // locked
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
@@ -91,7 +92,7 @@ class SequenceState {
   std::string space_;
   std::vector<std::int32_t> tokens_;
   std::uint64_t length_ = 0;
-  std::uint64_t shared_until_ = 0;  // rows below are visible to others and never rewritten
+  std::uint64_t shared_until_ = 0;      // rows below are visible to others and never rewritten
   std::vector<std::uint64_t> written_;  // by LayerMap::paged_index
   std::vector<BlockTable> tables_;      // by group
   ItemId slot_ = kNoItem;
