@@ -228,16 +228,26 @@ class Cache:
     def __init__(
         self, plan: StatePlan, *, policy: str, backing: bool, capacity_blocks: int
     ) -> None: ...
+    @property
+    def policy(self) -> str: ...
     def open(
-        self, tokens: NDArray[np.int32], name: bytes, adapter: bytes, salt: bytes, /
+        self,
+        tokens: NDArray[np.int32],
+        name: bytes | str,
+        adapter: bytes | str,
+        salt: bytes | str,
+        /,
     ) -> Sequence: ...
     def explain(
-        self, tokens: NDArray[np.int32], name: bytes, adapter: bytes, salt: bytes, /
+        self,
+        tokens: NDArray[np.int32],
+        name: bytes | str,
+        adapter: bytes | str,
+        salt: bytes | str,
+        /,
     ) -> Explanation: ...
     def stats(self) -> CacheStats: ...
     def clear(self) -> None: ...
-    @property
-    def policy(self) -> str: ...
 
 def active_isa() -> str: ...
 def _error_class(code: int, /) -> str: ...
