@@ -88,8 +88,6 @@ class StateDecl(Value):
         """The same declaration for the compiled core."""
         from kvcache import _core
 
-        if self.record_tokens != 1:
-            raise UnsupportedError(f"{self.id}: pooled state has no run-time home")
         return _core.StateDecl(
             id=self.id,
             layer=self.layer,
@@ -101,6 +99,7 @@ class StateDecl(Value):
             row_scale_bytes=self.row_scale_bytes,
             window=self.window,
             verify=_core.VerifyRule[self.verify.name],
+            record_tokens=self.record_tokens,
         )
 
 

@@ -52,14 +52,15 @@ void bind_decl(py::module_& m) {
   py::class_<StateDecl>(m, "StateDecl")
       .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
                        Section section, DType dtype, std::vector<std::uint64_t> shape,
-                       std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify) {
-             return StateDecl{std::move(id), layer, std::move(component), kind,
-                              section,       dtype, std::move(shape),     row_scale_bytes,
-                              window,        verify};
+                       std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify,
+                       std::uint32_t record_tokens) {
+             return StateDecl{std::move(id), layer,  std::move(component), kind,
+                              section,       dtype,  std::move(shape),     row_scale_bytes,
+                              window,        verify, record_tokens};
            }),
            py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
            py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
-           py::arg("window"), py::arg("verify"))
+           py::arg("window"), py::arg("verify"), py::arg("record_tokens") = 1)
       .def_readonly("id", &StateDecl::id)
       .def_readonly("layer", &StateDecl::layer)
       .def_readonly("component", &StateDecl::component)
@@ -69,7 +70,8 @@ void bind_decl(py::module_& m) {
       .def_readonly("shape", &StateDecl::shape)
       .def_readonly("row_scale_bytes", &StateDecl::row_scale_bytes)
       .def_readonly("window", &StateDecl::window)
-      .def_readonly("verify", &StateDecl::verify);
+      .def_readonly("verify", &StateDecl::verify)
+      .def_readonly("record_tokens", &StateDecl::record_tokens);
   m.def("unit_bytes", [](const StateDecl& decl) { return unwrap(unit_bytes(decl)); });
 }
 

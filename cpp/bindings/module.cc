@@ -9,6 +9,9 @@ void bind_status(py::module_& m);
 void bind_codec(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_state_plan(py::module_& m);
+void bind_state_terms(py::module_& m);
+void bind_kv_budget(py::module_& m);
+void bind_runtime_estimate(py::module_& m);
 
 PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.doc() = "Compiled core of kvcache; private, use the package's own classes.";
@@ -16,5 +19,8 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_status(m);
   bind_codec(m);
   bind_state_plan(m);
+  bind_state_terms(m);
+  bind_kv_budget(m);
+  bind_runtime_estimate(m);
   bind_cache(m);
 }

@@ -24,6 +24,8 @@ struct StateDecl {
   // Paged kinds: positions a query sees, itself included; 0 means all of them.
   std::uint32_t window = 0;
   VerifyRule verify = VerifyRule::kNone;  // recurrent kinds
+  // Paged kinds: positions that one unit stands for; more than 1 for state pooled over positions.
+  std::uint32_t record_tokens = 1;
 };
 
 // Product of the shape. kInvalidArgument: an empty shape, a zero axis, or more than 2^64-1.

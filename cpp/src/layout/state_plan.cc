@@ -25,6 +25,10 @@ Status check_decl(const StateDecl& decl) {
     return Status::invalid_argument(decl.id, ": paged state needs the shape [heads, width], got ",
                                     decl.shape.size(), " axes");
   }
+  if (decl.record_tokens != 1) {
+    return Status::unsupported(decl.id, ": state pooled over ", decl.record_tokens,
+                               " positions has no run-time home; it can only be planned");
+  }
   if (decl.kind == StateKind::kRecurrent && (decl.window != 0 || decl.row_scale_bytes != 0)) {
     return Status::invalid_argument(decl.id, ": recurrent state has no window and no row scales");
   }
