@@ -21,6 +21,7 @@ __all__ = [
     "attention_of",
     "every_layer",
     "full_only",
+    "full_or_window",
     "head_width",
     "hidden_size",
     "key_value_heads",
@@ -31,6 +32,7 @@ __all__ = [
     "rank_heads",
     "read_heads",
     "split",
+    "upper_layers",
 ]
 
 KEY_VALUE_HEADS = (
@@ -41,6 +43,7 @@ KEY_VALUE_HEADS = (
     "n_kv_heads",
     "multi_query_group_num",
     "num_query_groups",
+    "num_attention_groups",
 )
 HEAD_WIDTH = ("head_dim", "attention_head_dim", "kv_channels", "d_kv", "dim_head", "d_head")
 WINDOW = ("sliding_window", "sliding_window_size", "window_size", "attention_window_size")
@@ -133,8 +136,9 @@ def head_width(f: Fields, query_heads: int, hidden: int) -> int:
     return width
 
 
-def rank_heads(f: Fields, heads: int, tp: int, name: str = "num_key_value_heads") -> int:
-    """Key-value heads on each of ``tp`` ranks; fewer heads than ranks are replicated."""
+def rank_heads(f: Fields, heads: int, name: str = "num_key_value_heads") -> int:
+    """Key-value heads on each tensor-parallel rank; fewer heads than ranks are replicated."""
+    tp = f.tp
     if heads % tp == 0:
         return heads // tp
     if tp % heads == 0:
@@ -143,18 +147,18 @@ def rank_heads(f: Fields, heads: int, tp: int, name: str = "num_key_value_heads"
     raise f.error(name, f"{heads} key-value heads cannot be shared out over tp={tp} ranks")
 
 
-def split(f: Fields, name: str, size: int, tp: int) -> int:
+def split(f: Fields, name: str, size: int) -> int:
     """A size that tensor parallelism divides evenly."""
-    if size % tp:
-        raise f.error(name, f"{size} cannot be divided over tp={tp} ranks")
-    return size // tp
+    if size % f.tp:
+        raise f.error(name, f"{size} cannot be divided over tp={f.tp} ranks")
+    return size // f.tp
 
 
-def read_heads(f: Fields, tp: int, *, value_dim: str | None = None) -> Heads:
+def read_heads(f: Fields, *, value_dim: str | None = None) -> Heads:
     """Heads of a layer; ``value_dim`` names the field with the width of a value, if any."""
     query_heads = f.count(*HEADS)
     key_dim = head_width(f, query_heads, hidden_size(f))
-    count = rank_heads(f, key_value_heads(f, query_heads), tp)
+    count = rank_heads(f, key_value_heads(f, query_heads))
     return Heads(count, key_dim, (f.optional_count(value_dim) if value_dim else None) or key_dim)
 
 
@@ -209,20 +213,28 @@ def every_layer(f: Fields, layers: int) -> list[AttentionPolicy]:
     return [AttentionPolicy.from_sliding_window(window)] * layers
 
 
-def upper_layers(f: Fields, layers: int) -> list[AttentionPolicy]:
-    """Pattern of Qwen2: with use_sliding_window, layers from max_window_layers on slide."""
-    if not f.flag("use_sliding_window"):
-        return [AttentionPolicy.full()] * layers
-    window = f.optional_count(*WINDOW)
-    if window is None:
-        return [AttentionPolicy.full()] * layers
-    first = f.number("max_window_layers", f.class_default("max_window_layers") or 0)
-    sliding = AttentionPolicy.sliding(window)
-    return [sliding if i >= first else AttentionPolicy.full() for i in range(layers)]
+def upper_layers(*, flagged: bool) -> Pattern:
+    """Pattern of Qwen2: layers from max_window_layers on slide; ``flagged``: only when asked to."""
+
+    def pattern(f: Fields, layers: int) -> list[AttentionPolicy]:
+        if flagged and not f.flag("use_sliding_window"):
+            return [AttentionPolicy.full()] * layers
+        window = f.optional_count(*WINDOW)
+        if window is None:
+            return [AttentionPolicy.full()] * layers
+        first = f.number("max_window_layers", f.class_default("max_window_layers") or 0)
+        sliding = AttentionPolicy.sliding(window)
+        return [sliding if i >= first else AttentionPolicy.full() for i in range(layers)]
+
+    return pattern
 
 
 def periodic(
-    period: int, *names: str, first_full: bool = False, last_full: bool = False
+    period: int,
+    *names: str,
+    first_full: bool = False,
+    last_full: bool = False,
+    from_end: bool = False,
 ) -> Pattern:
     """Pattern with one full layer in every ``period``, the rest sliding.
 
@@ -231,25 +243,31 @@ def periodic(
         names: fields that state the period: an integer, or one letter a layer (L or G).
         first_full: the full layer is the first of each period, not the last.
         last_full: the last layer of the model is full whatever its place.
+        from_end: periods are counted back from the last layer, which is full.
     """
 
     def pattern(f: Fields, layers: int) -> list[AttentionPolicy]:
         letters, every = _stated_period(f, names, period)
-        sliding = None
-        result = []
-        for i in range(layers):
+
+        def is_full(i: int) -> bool:
+            if last_full and i == layers - 1:
+                return True
             if letters:
-                full = letters[i % len(letters)] == "G"
-            else:
-                full = i % every == 0 if first_full else (i + 1) % every == 0
-            if full or (last_full and i == layers - 1):
-                result.append(AttentionPolicy.full())
-                continue
-            sliding = sliding or _window_or_full(f)
-            result.append(sliding)
-        return result
+                return letters[i % len(letters)] == "G"
+            place = layers - 1 - i if from_end else i if first_full else i + 1
+            return place % every == 0
+
+        return full_or_window(f, [is_full(i) for i in range(layers)])
 
     return pattern
+
+
+def full_or_window(f: Fields, full: list[bool]) -> list[AttentionPolicy]:
+    """Full attention where asked, else the window of the model, if it has one."""
+    sliding = AttentionPolicy.full()
+    if not all(full):
+        sliding = AttentionPolicy.from_sliding_window(f.optional_count(*WINDOW))
+    return [AttentionPolicy.full() if each else sliding for each in full]
 
 
 def _stated_period(f: Fields, names: tuple[str, ...], period: int) -> tuple[str, int]:
@@ -262,11 +280,6 @@ def _stated_period(f: Fields, names: tuple[str, ...], period: int) -> tuple[str,
         if value is not None:
             return "", f.count(name)
     return "", period
-
-
-def _window_or_full(f: Fields) -> AttentionPolicy:
-    window = f.optional_count(*WINDOW)
-    return AttentionPolicy.from_sliding_window(window)
 
 
 def layers_from(f: Fields, layers: int, pattern: Pattern, drafts: int = 0) -> list[AttentionPolicy]:

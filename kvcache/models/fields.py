@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvcache.errors import InvalidArgumentError
@@ -10,7 +11,7 @@ from kvcache.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HEADS", "HIDDEN", "LAYERS", "MAX_DIMENSION", "MAX_LAYERS", "Fields", "shown"]
+__all__ = ["HEADS", "HIDDEN", "LAYERS", "MAX_DIMENSION", "MAX_LAYERS", "Fields", "Options", "shown"]
 
 MAX_DIMENSION = 2**31 - 1
 """Largest size, count or window that a policy can hold (a signed 32-bit integer)."""
@@ -28,33 +29,45 @@ _ESSENTIAL = frozenset({*LAYERS, *HIDDEN, *HEADS})
 _SHOWN = 60
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the model is served, as far as its state depends on it.
+
+    Attributes:
+        tp: tensor-parallel ranks.
+        encoder_positions: positions of the encoder that cross-attention keeps, if not the most
+            that the configuration allows.
+    """
+
+    tp: int = 1
+    encoder_positions: int | None = None
+
+
 class Fields:
     """One JSON object of a configuration, with its path, its class defaults and a list of notes.
 
     Thread safety: thread-compatible. Lives while one configuration is read.
     """
 
-    __slots__ = ("_data", "_defaults", "_path", "nested", "notes", "parent", "source")
+    __slots__ = ("_data", "_defaults", "_path", "nested", "notes", "options", "parent", "source")
 
     def __init__(
-        self,
-        data: Mapping[str, Any],
-        source: str,
-        path: str = "",
-        *,
-        nested: bool = False,
-        notes: list[str] | None = None,
-        defaults: Mapping[str, int] | None = None,
-        parent: Fields | None = None,
+        self, data: Mapping[str, Any], source: str, options: Options, path: str = ""
     ) -> None:
         """Wrap ``data``; ``source`` names the file and ``path`` the object inside it."""
         self._data = data
-        self.source = source
         self._path = path
-        self._defaults = defaults or {}
-        self.nested = nested
-        self.parent = parent
-        self.notes: list[str] = [] if notes is None else notes
+        self._defaults: Mapping[str, int] = {}
+        self.source = source
+        self.options = options
+        self.nested = bool(path)
+        self.parent: Fields | None = None
+        self.notes: list[str] = []
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel ranks."""
+        return self.options.tp
 
     # -- errors and notes --------------------------------------------------------------------
 
@@ -208,37 +221,42 @@ class Fields:
         values = self.array(name) or []
         return self._nested(f"{name}[{index}]", values[index])
 
+    def objects(self, name: str) -> dict[str, Fields]:
+        """An object of objects, such as one a layer; empty when absent or null."""
+        outer = self.section(name)
+        if outer is None:
+            return {}
+        return {key: outer._nested(key, value) for key, value in outer._data.items()}
+
+    # -- copies ------------------------------------------------------------------------------
+
     def _nested(self, name: str, value: Any) -> Fields:
         if not _is_object(value):
             raise self.error(name, f"expected an object, got {shown(value)}")
-        return Fields(
-            value, self.source, self.where(name), nested=True, notes=self.notes, parent=self
-        )
+        child = Fields(value, self.source, self.options, self.where(name))
+        child.parent, child.notes = self, self.notes
+        return child
+
+    def _copy(self, data: Mapping[str, Any], path: str) -> Fields:
+        copy = Fields(data, self.source, self.options, path)
+        copy.nested, copy.parent, copy.notes = self.nested, self.parent, self.notes
+        copy._defaults = self._defaults
+        return copy
 
     def with_defaults(self, defaults: Mapping[str, int]) -> Fields:
         """The same object with the defaults of its model type."""
-        return Fields(
-            self._data,
-            self.source,
-            self._path,
-            nested=self.nested,
-            notes=self.notes,
-            defaults=defaults,
-            parent=self.parent,
-        )
+        copy = self._copy(self._data, self._path)
+        copy._defaults = defaults
+        return copy
 
     def overlaid(self, changes: Fields) -> Fields:
         """This object with some fields replaced, as for one layer that differs from the rest."""
-        merged = {**self._data, **changes._data}
-        return Fields(
-            merged,
-            self.source,
-            changes._path,
-            nested=self.nested,
-            notes=self.notes,
-            defaults=self._defaults,
-            parent=self.parent,
-        )
+        return self._copy({**self._data, **changes._data}, changes._path)
+
+    def renamed(self, **names: str) -> Fields:
+        """This object with fields under other names as well: ``renamed(head_dim="swa_head_dim")``."""
+        found = {new: self._data[old] for new, old in names.items() if old in self._data}
+        return self._copy({**self._data, **found}, self._path)
 
 
 def _is_object(value: Any) -> bool:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["gated_delta_net", "mamba2"]
 
 
-def gated_delta_net(f: Fields, tp: int) -> list[StateTensorPolicy]:
+def gated_delta_net(f: Fields) -> list[StateTensorPolicy]:
     """Gated delta net: convolution over queries, keys and values; a matrix a value head.
 
     Source: Gated Delta Networks, arXiv:2412.06464.
     """
-    key_heads = split(f, "linear_num_key_heads", f.count("linear_num_key_heads"), tp)
-    value_heads = split(f, "linear_num_value_heads", f.count("linear_num_value_heads"), tp)
+    key_heads = split(f, "linear_num_key_heads", f.count("linear_num_key_heads"))
+    value_heads = split(f, "linear_num_value_heads", f.count("linear_num_value_heads"))
     key_dim = f.count("linear_key_head_dim")
     value_dim = f.count("linear_value_head_dim")
     return [
@@ -49,11 +49,11 @@ def gated_delta_net(f: Fields, tp: int) -> list[StateTensorPolicy]:
 
 
 @register("qwen3_next", "qwen3_5_text")
-def delta_net_decoder(f: Fields, tp: int) -> Decoder:
+def delta_net_decoder(f: Fields) -> Decoder:
     """Linear attention layers, with full attention in every fourth unless listed."""
     layers = layer_count(f)
-    heads = read_heads(f, tp)
-    linear = fixed_layer(gated_delta_net(f, tp))
+    heads = read_heads(f)
+    linear = fixed_layer(gated_delta_net(f))
     kinds = f.per_layer("layer_types", layers)
     if kinds is None:
         interval = f.count("full_attention_interval") if f.has("full_attention_interval") else 4
@@ -74,16 +74,16 @@ def delta_net_decoder(f: Fields, tp: int) -> Decoder:
 
 
 def mamba2(
-    f: Fields, tp: int, *, heads: str, head_dim: str, groups: str, state: str, kernel: str
+    f: Fields, *, heads: str, head_dim: str, groups: str, state: str, kernel: str
 ) -> list[StateTensorPolicy]:
     """Mamba2: convolution over inputs, B and C; a matrix a head. Arguments name the fields.
 
     Groups that tensor parallelism cannot divide are replicated when there is only one.
     Source: Mamba-2, arXiv:2405.21060.
     """
-    rank_heads = split(f, heads, f.count(heads), tp)
+    rank_heads = split(f, heads, f.count(heads))
     all_groups = f.count(groups)
-    rank_groups = 1 if all_groups == 1 else split(f, groups, all_groups, tp)
+    rank_groups = 1 if all_groups == 1 else split(f, groups, all_groups)
     width, states = f.count(head_dim), f.count(state)
     return [
         *convolution(0, f.count(kernel), rank_heads * width + 2 * rank_groups * states),
@@ -97,11 +97,10 @@ def mamba2(
 
 
 @register("mamba2")
-def mamba2_decoder(f: Fields, tp: int) -> Decoder:
+def mamba2_decoder(f: Fields) -> Decoder:
     """Mamba2 in every layer."""
     tensors = mamba2(
         f,
-        tp,
         heads="num_heads",
         head_dim="head_dim",
         groups="n_groups",
@@ -119,13 +118,12 @@ _NEMOTRON = {
 
 
 @register("nemotron_h")
-def nemotron_decoder(f: Fields, tp: int) -> Decoder:
+def nemotron_decoder(f: Fields) -> Decoder:
     """Mamba2, attention and feed-forward blocks, each a layer of its own."""
     policies = {
         "mamba": fixed_layer(
             mamba2(
                 f,
-                tp,
                 heads="mamba_num_heads",
                 head_dim="mamba_head_dim",
                 groups="n_groups",
@@ -133,7 +131,7 @@ def nemotron_decoder(f: Fields, tp: int) -> Decoder:
                 kernel="conv_kernel",
             )
         ),
-        "attention": read_heads(f, tp).layer(AttentionPolicy.full()),
+        "attention": read_heads(f).layer(AttentionPolicy.full()),
         "none": LayerCachePolicy.no_state(),
     }
     drafts = _nemotron_blocks(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type")

@@ -31,11 +31,11 @@ def latent_layer(
 
 
 @register("deepseek_v3")
-def latent_decoder(f: Fields, tp: int) -> Decoder:
+def latent_decoder(f: Fields) -> Decoder:
     """Every layer is MLA over all positions."""
     layer = latent_layer(f)
-    if tp > 1:
-        f.note("kv_lora_rank", f"the latent is replicated on all {tp} tensor-parallel ranks")
+    if f.tp > 1:
+        f.note("kv_lora_rank", f"the latent is replicated on all {f.tp} tensor-parallel ranks")
     return Decoder(
         layers=[layer] * layer_count(f),
         hidden_size=hidden_size(f),

@@ -9,6 +9,7 @@ from kvcache.errors import CachePolicyError, InvalidArgumentError, LayerSchedule
 from kvcache.models import dense, hybrid, latent
 from kvcache.models.defaults import class_defaults
 from kvcache.models.dtypes import cache_dtype, model_dtype
+from kvcache.models.fields import Fields, Options
 from kvcache.models.model import Model
 from kvcache.models.nested import find_decoder, has_media
 from kvcache.models.registry import Decoder, find
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from kvcache.models.fields import Fields
     from kvcache.strategy import CacheStateStrategy
 
 __all__ = ["FAMILY_MODULES", "from_config"]
@@ -50,6 +50,7 @@ def from_config(
     tp: int = 1,
     layers: tuple[int, int] | None = None,
     model_type: str | None = None,
+    encoder_positions: int | None = None,
 ) -> Model:
     """Read what a model keeps between tokens from its configuration.
 
@@ -60,6 +61,8 @@ def from_config(
         layers: ``(start, stop)`` of the layers of one pipeline stage; draft layers belong to the
             last stage.
         model_type: read the decoder as this family, whatever the configuration says.
+        encoder_positions: encoder positions that cross-attention keeps, if not the most that the
+            configuration allows.
 
     Raises:
         InvalidArgumentError: not a configuration, or one of its fields is missing or wrong; the
@@ -67,14 +70,19 @@ def from_config(
         UnsupportedError: the model type is not known.
         NotFoundError: no such file. KVCacheIOError: the file cannot be read.
     """
-    tp = _positive("tp", tp)
-    whole = open_config(config)
+    options = Options(
+        tp=_positive("tp", tp),
+        encoder_positions=None
+        if encoder_positions is None
+        else _positive("encoder_positions", encoder_positions),
+    )
+    whole = open_config(config, options)
     f, kind = find_decoder(whole, model_type)
     f = f.with_defaults(class_defaults(kind))
     family = find(kind)
     assert family is not None
     try:
-        decoder = family(f, tp)
+        decoder = family(f)
         start, stop = _range(layers, len(decoder.layers))
         stage = _stage(decoder, start, stop)
         return Model(
@@ -91,7 +99,7 @@ def from_config(
             else None,
             layer_start=start,
             layer_count=len(decoder.layers),
-            tp=tp,
+            tp=options.tp,
         )
     except (CachePolicyError, LayerScheduleError) as error:
         raise type(error)(f"{whole.source}: {error}") from error

@@ -11,8 +11,8 @@ from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
 __all__ = ["Decoder", "find", "known_types", "reads_whole", "register", "suggestions"]
 
-Family = Callable[[Fields, int], "Decoder"]
-"""Reads the fields of a decoder for one of a number of tensor-parallel ranks."""
+Family = Callable[[Fields], "Decoder"]
+"""Reads the fields of a decoder, for one of ``fields.tp`` tensor-parallel ranks."""
 
 _FAMILIES: dict[str, Family] = {}
 _WHOLE: set[str] = set()
@@ -41,7 +41,7 @@ class Decoder:
 
 
 def register(*model_types: str, whole: bool = False) -> Callable[[Family], Family]:
-    """Register a function ``(fields, tp) -> Decoder`` for one or more values of model_type.
+    """Register a function ``(fields) -> Decoder`` for one or more values of model_type.
 
     With ``whole`` the function gets the outermost object of a nested configuration, because it
     needs more of it than the section of the decoder.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcache.errors import InvalidArgumentError, KVCacheIOError, NotFoundError
-from kvcache.models.fields import Fields
+from kvcache.models.fields import Fields, Options
 
 __all__ = ["MAX_BYTES", "open_config"]
 
@@ -17,19 +17,20 @@ MAX_BYTES = 64 * 2**20
 """Largest configuration file that is read."""
 
 
-def open_config(config: object) -> Fields:
+def open_config(config: object, options: Options) -> Fields:
     """The fields of a configuration.
 
     Args:
         config: path of a ``config.json`` or of the folder that has it; a mapping; or an object
             with a ``to_dict`` method, such as a configuration of ``transformers``.
+        options: how the model is served.
 
     Raises:
         NotFoundError: no such file. KVCacheIOError: it cannot be read.
         InvalidArgumentError: it is not a JSON object.
     """
     if isinstance(config, str | os.PathLike):
-        return _from_file(Path(config))
+        return _from_file(Path(config), options)
     to_dict = getattr(config, "to_dict", None)
     if not isinstance(config, Mapping) and callable(to_dict):
         config = to_dict()
@@ -37,10 +38,10 @@ def open_config(config: object) -> Fields:
         raise InvalidArgumentError(
             f"config: expected a path or a mapping, got {type(config).__name__}"
         )
-    return _object(dict(config), "config")
+    return _object(dict(config), "config", options)
 
 
-def _from_file(path: Path) -> Fields:
+def _from_file(path: Path, options: Options) -> Fields:
     try:
         if path.is_dir():
             path = path / "config.json"
@@ -58,12 +59,12 @@ def _from_file(path: Path) -> Fields:
         raise InvalidArgumentError(f"{path}: not a configuration: nested too deeply") from None
     except ValueError as error:
         raise InvalidArgumentError(f"{path}: not JSON: {error}") from None
-    return _object(value, str(path))
+    return _object(value, str(path), options)
 
 
-def _object(value: Any, source: str) -> Fields:
+def _object(value: Any, source: str, options: Options) -> Fields:
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{source}: expected a JSON object, got {type(value).__name__}")
     if not all(isinstance(key, str) for key in value):
         raise InvalidArgumentError(f"{source}: expected names of fields that are strings")
-    return Fields(value, source)
+    return Fields(value, source, options)
