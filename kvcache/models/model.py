@@ -1,0 +1,44 @@
+"""What a model keeps between tokens, as read from its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcache.policy import LayerCachePolicy, LayerSchedule
+from kvcache.strategy import CacheStateStrategy
+
+__all__ = ["Model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The decoder state of one model on one tensor-parallel rank.
+
+    Attributes:
+        model_type: type of the decoder, that of the inner configuration of a multimodal model.
+        schedule: one policy a layer; head counts are those of one rank.
+        strategy: summary of the whole decoder, draft layers left out.
+        notes: how the configuration was understood where it left room: each says the field.
+        dtype: floating type the model was saved in, such as ``"bfloat16"``; None if not said.
+        cache_dtype: type the configuration asks to keep keys and values in, such as
+            ``"float8_e4m3"``; None when it asks for none.
+        hidden_size: width of the hidden state.
+        max_context: positions the model was made for, or None.
+        draft_schedule: layers of the draft heads, or None; they keep state only while drafting.
+        layer_start: index in the whole model of the first layer of ``schedule``.
+        layer_count: layers of the whole model, of which ``schedule`` may be a range.
+        tp: tensor-parallel ranks that the head counts were divided over.
+    """
+
+    model_type: str
+    schedule: LayerSchedule[LayerCachePolicy]
+    strategy: CacheStateStrategy
+    notes: tuple[str, ...]
+    dtype: str | None
+    cache_dtype: str | None
+    hidden_size: int
+    max_context: int | None
+    draft_schedule: LayerSchedule[LayerCachePolicy] | None
+    layer_start: int
+    layer_count: int
+    tp: int

@@ -1,0 +1,149 @@
+"""`from_config`: read a configuration, find its family, cut it to one rank and stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvcache.errors import CachePolicyError, InvalidArgumentError, LayerScheduleError
+from kvcache.models import dense, hybrid, latent
+from kvcache.models.defaults import class_defaults
+from kvcache.models.dtypes import cache_dtype, model_dtype
+from kvcache.models.fields import Fields, Options
+from kvcache.models.model import Model
+from kvcache.models.nested import find_decoder, has_media
+from kvcache.models.registry import Decoder, find
+from kvcache.models.source import open_config
+from kvcache.models.summary import summarize
+from kvcache.policy import LayerSchedule
+from kvcache.strategy import Multimodal
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kvcache.strategy import CacheStateStrategy
+
+__all__ = ["FAMILY_MODULES", "from_config"]
+
+FAMILY_MODULES = (dense, hybrid, latent)
+"""Importing a module of families registers them."""
+
+_CONTEXT = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "n_positions",
+    "n_ctx",
+    "seq_length",
+    "max_seq_len",
+    "max_sequence_length",
+    "max_seq_length",
+    "context_length",
+    "model_max_length",
+)
+
+
+def from_config(
+    config: str | os.PathLike[str] | Mapping[str, Any] | object,
+    *,
+    tp: int = 1,
+    layers: tuple[int, int] | None = None,
+    model_type: str | None = None,
+    encoder_positions: int | None = None,
+) -> Model:
+    """Read what a model keeps between tokens from its configuration.
+
+    Args:
+        config: path of a ``config.json`` or of its folder, the object in it, or a configuration
+            of ``transformers`` (anything with ``to_dict``).
+        tp: tensor-parallel ranks; head counts of the result are those of one rank.
+        layers: ``(start, stop)`` of the layers of one pipeline stage; draft layers belong to the
+            last stage.
+        model_type: read the decoder as this family, whatever the configuration says.
+        encoder_positions: encoder positions that cross-attention keeps, if not the most that the
+            configuration allows.
+
+    Raises:
+        InvalidArgumentError: not a configuration, or one of its fields is missing or wrong; the
+            message names the file and the field.
+        UnsupportedError: the model type is not known.
+        NotFoundError: no such file. KVCacheIOError: the file cannot be read.
+    """
+    options = Options(
+        tp=_positive("tp", tp),
+        encoder_positions=None
+        if encoder_positions is None
+        else _positive("encoder_positions", encoder_positions),
+    )
+    whole = open_config(config, options)
+    f, kind = find_decoder(whole, model_type)
+    f = f.with_defaults(class_defaults(kind))
+    family = find(kind)
+    assert family is not None
+    try:
+        decoder = family(f)
+        start, stop = _range(layers, len(decoder.layers))
+        stage = _stage(decoder, start, stop)
+        return Model(
+            model_type=kind,
+            schedule=LayerSchedule.new(len(stage.layers), stage.layers),
+            strategy=_strategy(whole, stage),
+            notes=tuple(f.notes),
+            dtype=model_dtype(f, whole),
+            cache_dtype=cache_dtype(f, whole),
+            hidden_size=decoder.hidden_size,
+            max_context=_context(f),
+            draft_schedule=LayerSchedule.new(len(stage.drafts), stage.drafts)
+            if stage.drafts
+            else None,
+            layer_start=start,
+            layer_count=len(decoder.layers),
+            tp=options.tp,
+        )
+    except (CachePolicyError, LayerScheduleError) as error:
+        raise type(error)(f"{whole.source}: {error}") from error
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgumentError(f"{name}: expected a positive integer, got {value!r}")
+    return value
+
+
+def _range(layers: tuple[int, int] | None, count: int) -> tuple[int, int]:
+    if layers is None:
+        return 0, count
+    try:
+        start, stop = layers
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"layers: expected (start, stop), got {layers!r}") from None
+    for value in (start, stop):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgumentError(f"layers: expected two integers, got {layers!r}")
+    if not 0 <= start < stop <= count:
+        raise InvalidArgumentError(
+            f"layers: expected 0 <= start < stop <= {count}, got {start} and {stop}"
+        )
+    return start, stop
+
+
+def _stage(decoder: Decoder, start: int, stop: int) -> Decoder:
+    return replace(
+        decoder,
+        layers=decoder.layers[start:stop],
+        drafts=decoder.drafts if stop == len(decoder.layers) else [],
+        shared={i - start: kind for i, kind in decoder.shared.items() if start <= i < stop},
+    )
+
+
+def _strategy(whole: Fields, decoder: Decoder) -> CacheStateStrategy:
+    strategy = summarize(decoder)
+    if not has_media(whole):
+        return strategy
+    return Multimodal(decoder=strategy, media_consumes_decoder_positions=decoder.media_positions)
+
+
+def _context(f: Fields) -> int | None:
+    name = next((name for name in _CONTEXT if f.has(name)), None)
+    return None if name is None else f.optional_count(name)

@@ -1,0 +1,84 @@
+"""The summary label of a decoder, from its layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kvcache.policy import CompressedLatentRotary, KeyOnly, KeyOnlyWithFixedState
+from kvcache.strategy import (
+    CacheStateStrategy,
+    CompressedMla,
+    FullKv,
+    HybridRecurrent,
+    MixedKv,
+    SharedFullKv,
+    SlidingKey,
+    SlidingKv,
+    SlidingWindowLayerCount,
+)
+from kvcache.tensors import Convolution, Pooling, Recurrent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvcache.models.registry import Decoder
+    from kvcache.policy import AttentionPolicy, LayerCachePolicy
+
+__all__ = ["summarize"]
+
+
+def summarize(decoder: Decoder) -> CacheStateStrategy:
+    """Which kind of decoder state this is; bytes come from the layers, never from here."""
+    layers = decoder.layers
+    attention = [layer.attention for layer in layers if layer.attention is not None]
+    if decoder.shared or decoder.masked_windows:
+        masks = [*attention, *decoder.shared.values()]
+        return SharedFullKv(
+            cached_layers=len(attention),
+            shared_layers=len(decoder.shared),
+            full_attention_layers=_full(masks),
+            sliding_attention=_sliding(masks),
+        )
+    recurrent = sum(_has(layer, Recurrent, Convolution) for layer in layers)
+    if recurrent:
+        return HybridRecurrent(
+            full_attention_layers=_full(attention),
+            sliding_attention=_sliding(attention),
+            recurrent_layers=recurrent,
+        )
+    first = layers[0]
+    if isinstance(first, CompressedLatentRotary) and all(layer == first for layer in layers):
+        return CompressedMla(latent_width=first.latent_dim, rotary_width=first.rotary_dim)
+    return _by_window(layers, attention)
+
+
+def _by_window(
+    layers: Sequence[LayerCachePolicy], attention: Sequence[AttentionPolicy]
+) -> CacheStateStrategy:
+    sliding = _sliding(attention)
+    full = _full(attention)
+    if not sliding:
+        return FullKv()
+    if full == 0 and len(sliding) == 1:
+        window = sliding[0].window
+        if all(isinstance(layer, KeyOnly | KeyOnlyWithFixedState) for layer in layers):
+            pooling = sum(_has(layer, Pooling) for layer in layers)
+            return SlidingKey(window=window, layers=len(layers), pooling_layers=pooling)
+        return SlidingKv(window=window)
+    return MixedKv(full_layers=full, sliding=sliding)
+
+
+def _has(layer: LayerCachePolicy, *roles: type) -> bool:
+    return any(isinstance(tensor.role, roles) for tensor in layer.fixed_state)
+
+
+def _full(attention: Sequence[AttentionPolicy]) -> int:
+    return sum(policy.window is None for policy in attention)
+
+
+def _sliding(attention: Sequence[AttentionPolicy]) -> tuple[SlidingWindowLayerCount, ...]:
+    windows = Counter(policy.window for policy in attention if policy.window is not None)
+    return tuple(
+        SlidingWindowLayerCount(window=window, layers=windows[window]) for window in sorted(windows)
+    )
