@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvcache.replay.report import Operation, Report
+from kvcache.replay.report import Report
 from kvcache.replay.serve import Replay
+from kvcache.replay.timing import Operation
 from kvcache.replay.trace import Request, read_trace
 
 __all__ = ["Operation", "Replay", "Report", "Request", "read_trace"]

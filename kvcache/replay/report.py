@@ -5,32 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.table import Table
 
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from kvcache.replay.timing import Operation
 
-__all__ = ["Operation", "Report"]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """How long the calls of one kind took."""
-
-    name: str
-    calls: int
-    p50_us: float
-    p99_us: float
-    total_seconds: float
-
-    @classmethod
-    def of(cls, name: str, durations_ns: Sequence[int]) -> Operation:
-        """Summarise call durations in nanoseconds; at least one."""
-        p50, p99 = np.percentile(durations_ns, (50, 99))
-        return cls(name, len(durations_ns), p50 / 1e3, p99 / 1e3, sum(durations_ns) / 1e9)
+__all__ = ["Report"]
 
 
 @dataclass(slots=True, kw_only=True)

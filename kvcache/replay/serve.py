@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError
-from kvcache.replay.report import Operation, Report
+from kvcache.replay.report import Report
 from kvcache.replay.stand_in import StandInModel
+from kvcache.replay.timing import Stopwatch
 from kvcache.replay.workload import PrefixKeys
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from collections.abc import Sequence as Listing
 
     from numpy.typing import NDArray
@@ -55,12 +55,12 @@ class Replay:
     ) -> None:
         self._cache = cache
         self._plan = plan
-        self._model = StandInModel(plan, int8=int8)
+        self._stopwatch = Stopwatch()
+        self._model = StandInModel(plan, self._stopwatch, int8=int8)
         self._real_bytes = real_bytes
         self._chunk_tokens = chunk_tokens
         self._capacity_blocks = capacity_blocks
         self._report = Report()
-        self._durations: dict[str, list[int]] = {}
 
     def check_fits(self, requests: Iterable[Request]) -> None:
         """Refuse a trace of which no request fits.
@@ -104,7 +104,7 @@ class Replay:
         report.peak_bytes, report.budget_bytes = stats.peak_bytes, stats.budget_bytes
         report.evicted_blocks = stats.evicted_blocks
         report.evicted_snapshots = stats.evicted_snapshots
-        report.operations = [Operation.of(*item) for item in self._durations.items()]
+        report.operations = self._stopwatch.operations()
         return report
 
     def _positions(self, request: Request) -> int:
@@ -124,7 +124,7 @@ class Replay:
         """Serve one request; False when it ran out of memory half-way."""
         prompt = request.prompt()
         try:
-            with self._timed("open"):
+            with self._stopwatch("open"):
                 seq = self._cache.open(prompt)
             with seq:
                 cached, matched = seq.cached_tokens, seq.matched_tokens
@@ -166,19 +166,18 @@ class Replay:
         while (start := seq.length) < stop:
             chunk = min(stop - start, self._chunk_tokens)
             if self._real_bytes:
-                with self._timed("write"):
-                    self._model.write(seq, start, keys[start : start + chunk])
+                self._model.write(seq, start, keys[start : start + chunk])
                 self._report.written_bytes += (
                     chunk * self._model.token_bytes + self._model.fixed_bytes
                 )
-            seq.advance(chunk)
+            with self._stopwatch("advance"):
+                seq.advance(chunk)
             if seq.length < stop:
                 self._publish(seq)
 
     def _check(self, seq: Sequence, keys: NDArray[np.uint64]) -> None:
         report = self._report
-        with self._timed("read"):
-            checked = self._model.check(seq, keys)
+        checked = self._model.check(seq, keys)
         restored = self._plan.hit_bytes(keys.size)
         report.restored_bytes += restored
         report.read_bytes += restored
@@ -187,14 +186,14 @@ class Replay:
 
     def _snapshot(self, seq: Sequence) -> None:
         try:
-            with self._timed("snapshot"):
+            with self._stopwatch("snapshot"):
                 seq.snapshot()
             self._report.snapshots += 1
         except OutOfCapacityError:  # serving does not depend on it
             self._report.snapshots_refused += 1
 
     def _publish(self, seq: Sequence) -> None:
-        with self._timed("publish"):
+        with self._stopwatch("publish"):
             seq.publish()
 
     def _count(self, request: Request, cached: int, matched: int) -> None:
@@ -207,9 +206,3 @@ class Replay:
         # The last position is always recomputed, for its logits; its block was there all the same.
         whole = matched == request.input_length and cached == request.input_length - 1
         report.reused_blocks += -(-request.input_length // block) if whole else cached // block
-
-    @contextmanager
-    def _timed(self, operation: str) -> Iterator[None]:
-        begin = time.perf_counter_ns()
-        yield
-        self._durations.setdefault(operation, []).append(time.perf_counter_ns() - begin)

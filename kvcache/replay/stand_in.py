@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from kvcache.cache import Sequence
     from kvcache.plan import StatePlan
+    from kvcache.replay.timing import Stopwatch
 
 __all__ = ["Checked", "StandInModel"]
 
@@ -55,10 +56,12 @@ class StandInModel:
 
     Args:
         plan: The plan that the cache was made from.
+        stopwatch: Times the calls into the cache, without the making and comparing of bytes.
         int8: Whether attention rows are stored as INT8 and so come back within a bound only.
     """
 
-    def __init__(self, plan: StatePlan, *, int8: bool) -> None:
+    def __init__(self, plan: StatePlan, stopwatch: Stopwatch, *, int8: bool) -> None:
+        self._stopwatch = stopwatch
         self._int8 = int8
         self._layers = _paged_layers(plan, int8=int8)
         self._fixed = [FixedWorkload(fixed.layer, fixed.name, fixed.bytes) for fixed in plan.fixed]
@@ -70,7 +73,9 @@ class StandInModel:
         for layer in self._layers:
             for first, stop in layer.spans(start, start + keys.size):
                 piece = keys[first - start : stop - start]
-                seq.write(layer.layer, first, *(workload.rows(piece) for workload in layer.rows))
+                rows = [workload.rows(piece) for workload in layer.rows]
+                with self._stopwatch("write"):
+                    seq.write(layer.layer, first, *rows)
         for fixed in self._fixed:
             state = _raw(seq.state(fixed.layer, fixed.name))
             for span, expected in fixed.tiles(keys[-1]):
@@ -99,7 +104,8 @@ class StandInModel:
         self, seq: Sequence, layer: _PagedLayer, start: int, keys: NDArray[np.uint64]
     ) -> list[int]:
         dtype = "float32" if self._int8 else "float16"
-        restored = seq.read(layer.layer, start, start + keys.size, dtype=dtype)
+        with self._stopwatch("read"):
+            restored = seq.read(layer.layer, start, start + keys.size, dtype=dtype)
         compare = _wrong_int8 if self._int8 else _wrong_exact
         return [
             compare(workload.rows(keys), np.asarray(rows))
