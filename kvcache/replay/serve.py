@@ -141,9 +141,10 @@ class Replay:
             self._check(seq, keys[: seq.cached_tokens])
         for stop in self._stops(seq, request):
             self._compute(seq, keys, stop)
-            if self._plan.fixed:
-                self._snapshot(seq)
+            self._snapshot(seq)
             self._publish(seq)
+        self._compute(seq, keys, request.input_length)
+        self._publish(seq)
         if self._real_bytes and request.output_length:
             output = request.output()
             seq.extend(output)
@@ -155,10 +156,10 @@ class Replay:
             self._publish(seq)
 
     def _stops(self, seq: Sequence, request: Request) -> list[int]:
-        """Positions at which a prefill chunk ends and state is worth keeping; the last is all."""
-        stops = {request.input_length}
-        if self._plan.fixed:
-            stops.update(request.stops, seq.prefill_stops())
+        """Positions at which a prefill chunk ends because a snapshot there pays."""
+        if not self._plan.fixed:
+            return []
+        stops = {*request.stops, *seq.prefill_stops()}
         return sorted(stop for stop in stops if seq.length < stop <= request.input_length)
 
     def _compute(self, seq: Sequence, keys: NDArray[np.uint64], stop: int) -> None:

@@ -153,7 +153,7 @@ class FakeSequence:
         self.snapshots[self.length] = {k: v.copy() for k, v in self.states.items()}
 
     def prefill_stops(self):
-        return sorted({self.matched_tokens, len(self.tokens)} - {0})
+        return sorted({self.matched_tokens, len(self.tokens) - 1} - {0})
 
     def publish(self):
         self.cache.entries.append(
