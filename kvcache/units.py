@@ -20,7 +20,7 @@ _UNITS: dict[str, int] = {
     },
     **{letter + "b": 1000**power for power, letter in enumerate("kmgt", start=1)},
 }
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_PATTERN = re.compile(r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([a-zA-Z]*)\s*")
 _MAX = 2**64 - 1
 
 

@@ -122,7 +122,10 @@ Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> to
   if (touch) {
     ++clock_;
     for (const Step& step : path) {
-      if (nodes_[step.node].start >= usable) break;
+      const Node& node = nodes_[step.node];
+      // A run that the prompt leaves half-way is cut in two by insert(); until then its unused end
+      // must not look used, and the pages that the hit takes are held anyway.
+      if (node.start >= usable || step.end < node.end()) break;
       this->touch(step.node);
     }
     if (snapshot != UINT32_MAX) touch_snapshot(snapshot);

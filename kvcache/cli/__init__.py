@@ -1,0 +1,62 @@
+"""The `kvcache` command: one module per subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kvcache.cli import replay
+from kvcache.errors import KVCacheError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_COMMANDS = (replay,)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a wrong command line with one line, like every other wrong input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kvcache",
+        description="All persistent decoder state of an LLM, on the host.",
+        epilog="Exit codes: 0 done, 1 a check failed, 2 wrong input.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"kvcache {version('kvcache')}")
+    subparsers: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` is the process's arguments by default."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except KVCacheError as error:
+        message = " ".join(str(error).split("\n"))
+        print(f"kvcache {args.command}: error: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of the output left; nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code

@@ -1,0 +1,142 @@
+"""What a replay measured, as one object for programs and one table for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from kvcache.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvcache.replay.timing import Operation
+
+__all__ = ["Report"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Counts of one replay. Rates and totals cover the requests that were served.
+
+    Attributes:
+        requests: Requests of the trace, the rejected ones included.
+        rejected: Requests whose own state did not fit the memory.
+        prompt_tokens, reused_tokens: Prompt positions, and those a hit made usable.
+        prompt_blocks, reused_blocks: The same in blocks; a last, partial block counts as one when
+            all of it was cached.
+        restored_bytes: Stored bytes of every component that the hits cover; shared pages count.
+        verified_bytes: Those that were read back and found right.
+        mismatches: Restored rows and states that differ from what was written.
+        written_bytes, read_bytes: Stored bytes that the engine side wrote and read.
+        peak_bytes, budget_bytes: The arena's ledger, not the size of the process.
+    """
+
+    model: str = ""
+    format: str = ""
+    policy: str = ""
+    requests: int = 0
+    rejected: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    output_tokens: int = 0
+    prompt_blocks: int = 0
+    reused_blocks: int = 0
+    restored_bytes: int = 0
+    verified_bytes: int = 0
+    mismatches: int = 0
+    written_bytes: int = 0
+    read_bytes: int = 0
+    peak_bytes: int = 0
+    budget_bytes: int = 0
+    snapshots: int = 0
+    snapshots_refused: int = 0
+    evicted_blocks: int = 0
+    evicted_snapshots: int = 0
+    seconds: float = 0.0
+    operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def token_hit_rate(self) -> float:
+        """Reused prompt positions over all prompt positions."""
+        return self.reused_tokens / max(1, self.prompt_tokens)
+
+    @property
+    def block_hit_rate(self) -> float:
+        """Reused prompt blocks over all prompt blocks."""
+        return self.reused_blocks / max(1, self.prompt_blocks)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every restored byte was checked and right."""
+        return self.mismatches == 0 and self.verified_bytes == self.restored_bytes
+
+    def to_json(self) -> dict[str, int | float | str]:
+        """The published figures; the keys are stable."""
+        return {
+            "requests": self.requests,
+            "rejected": self.rejected,
+            "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
+            "token_hit_rate": round(self.token_hit_rate, 6),
+            "block_hit_rate": round(self.block_hit_rate, 6),
+            "restored_bytes": self.restored_bytes,
+            "verified_bytes": self.verified_bytes,
+            "mismatches": self.mismatches,
+            "peak_bytes": self.peak_bytes,
+            "budget_bytes": self.budget_bytes,
+            "evicted_blocks": self.evicted_blocks,
+            "evicted_snapshots": self.evicted_snapshots,
+            "seconds": round(self.seconds, 3),
+            "model": self.model,
+            "format": self.format,
+            "policy": self.policy,
+        }
+
+    def tables(self) -> list[Table]:
+        """The same and the timings, for a terminal or a pipe."""
+        return [self._figures(), self._timings()]
+
+    def _figures(self) -> Table:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column()
+        table.add_column(justify="right")
+        table.add_column(style="dim")
+        table.add_row("model", self.model, f"{self.format}, {self.policy}")
+        table.add_row("requests", f"{self.requests:,}", f"{self.rejected:,} rejected")
+        table.add_row("prompt tokens", f"{self.prompt_tokens:,}")
+        table.add_row("output tokens", f"{self.output_tokens:,}")
+        table.add_row("tokens reused", f"{self.reused_tokens:,}", f"{self.token_hit_rate:.2%}")
+        table.add_row("blocks reused", f"{self.reused_blocks:,}", f"{self.block_hit_rate:.2%}")
+        table.add_row("bytes written", format_bytes(self.written_bytes))
+        table.add_row("bytes read", format_bytes(self.read_bytes))
+        table.add_row("bytes restored", f"{self.restored_bytes:,}")
+        table.add_row("bytes verified", f"{self.verified_bytes:,}")
+        table.add_row("mismatches", f"{self.mismatches:,}", "" if self.passed else "FAILED")
+        refused = f", {self.snapshots_refused:,} refused" if self.snapshots_refused else ""
+        table.add_row("snapshots taken", f"{self.snapshots:,}", refused.lstrip(", "))
+        table.add_row("evicted blocks", f"{self.evicted_blocks:,}")
+        table.add_row("evicted snapshots", f"{self.evicted_snapshots:,}")
+        share = self.peak_bytes / max(1, self.budget_bytes)
+        table.add_row(
+            "peak memory",
+            format_bytes(self.peak_bytes),
+            f"{share:.1%} of {format_bytes(self.budget_bytes)}",
+        )
+        table.add_row("seconds", f"{self.seconds:.2f}")
+        return table
+
+    def _timings(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("operation")
+        for column in ("calls", "p50", "p99", "total"):
+            table.add_column(column, justify="right")
+        for operation in self.operations:
+            table.add_row(
+                operation.name,
+                f"{operation.calls:,}",
+                f"{operation.p50_us:,.1f} us",
+                f"{operation.p99_us:,.1f} us",
+                f"{operation.total_seconds:.2f} s",
+            )
+        return table

@@ -1,0 +1,209 @@
+"""The serving loop: what an engine does with the cache for each request of a trace."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvcache.errors import InvalidArgumentError, OutOfCapacityError
+from kvcache.replay.report import Report
+from kvcache.replay.stand_in import StandInModel
+from kvcache.replay.timing import Stopwatch
+from kvcache.replay.workload import PrefixKeys
+from kvcache.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from collections.abc import Sequence as Listing
+
+    from numpy.typing import NDArray
+
+    from kvcache.cache import Cache, Sequence
+    from kvcache.plan import StatePlan
+    from kvcache.replay.trace import Request
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """Serves requests one after another, in the order of the trace.
+
+    Each request opens its longest usable prefix, has every restored byte checked, prefills the
+    rest in chunks, takes a snapshot at each prefill stop, decodes, and publishes.
+
+    Args:
+        cache: Where the state lives.
+        plan: The plan that `cache` was made from.
+        int8: Whether attention rows are stored as INT8.
+        real_bytes: False serves prompts only and moves no state: the cache keeps its ledger, which
+            is all that hit rates and evictions depend on.
+        chunk_tokens: Most positions that one prefill step computes.
+        capacity_blocks: Blocks per group that `cache` may hold; 0 for no such limit.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        plan: StatePlan,
+        *,
+        int8: bool = False,
+        real_bytes: bool = True,
+        chunk_tokens: int = 8192,
+        capacity_blocks: int = 0,
+    ) -> None:
+        self._cache = cache
+        self._plan = plan
+        self._stopwatch = Stopwatch()
+        self._model = StandInModel(plan, self._stopwatch, int8=int8)
+        self._real_bytes = real_bytes
+        self._chunk_tokens = chunk_tokens
+        self._capacity_blocks = capacity_blocks
+        self._report = Report()
+
+    def check_fits(self, requests: Iterable[Request]) -> None:
+        """Refuse a trace of which no request fits.
+
+        Raises:
+            OutOfCapacityError: The smallest request needs more than there is.
+        """
+        smallest = min(requests, key=self._positions)
+        if self._fits(smallest):
+            return
+        positions = self._positions(smallest)
+        need = self._plan.sequence_bytes(positions, self._chunk_tokens)
+        limit = f"{format_bytes(self._plan.memory_bytes)} of memory"
+        if self._capacity_blocks:
+            limit += f" and {self._capacity_blocks} blocks"
+        raise OutOfCapacityError(
+            f"no request fits in {limit}: the smallest has {positions} positions and needs "
+            f"{format_bytes(need)} and {-(-positions // self._plan.block_tokens)} blocks; "
+            "raise --memory or --capacity-blocks"
+        )
+
+    def run(
+        self, requests: Listing[Request], *, on_request: Callable[[Report], None] | None = None
+    ) -> Report:
+        """Serve `requests`; `on_request` sees the running report after each.
+
+        Raises:
+            OutOfCapacityError: No request fits; nothing was served.
+        """
+        self.check_fits(requests)
+        report = self._report
+        begin = time.perf_counter()
+        for request in requests:
+            report.requests += 1
+            if not (self._fits(request) and self._serve(request)):
+                report.rejected += 1
+            if on_request is not None:
+                on_request(report)
+        report.seconds = time.perf_counter() - begin
+        stats = self._cache.stats()
+        report.peak_bytes, report.budget_bytes = stats.peak_bytes, stats.budget_bytes
+        report.evicted_blocks = stats.evicted_blocks
+        report.evicted_snapshots = stats.evicted_snapshots
+        report.operations = self._stopwatch.operations()
+        return report
+
+    def _positions(self, request: Request) -> int:
+        return request.input_length + (request.output_length if self._real_bytes else 0)
+
+    def _fits(self, request: Request) -> bool:
+        positions = self._positions(request)
+        if 0 < self._capacity_blocks < -(-positions // self._plan.block_tokens):
+            return False
+        try:
+            need = self._plan.sequence_bytes(positions, self._chunk_tokens)
+        except InvalidArgumentError:  # more than 64 bits count
+            return False
+        return need <= self._plan.memory_bytes
+
+    def _serve(self, request: Request) -> bool:
+        """Serve one request; False when it ran out of memory half-way."""
+        prompt = request.prompt()
+        try:
+            with self._stopwatch("open"):
+                seq = self._cache.open(prompt)
+            with seq:
+                cached, matched = seq.cached_tokens, seq.matched_tokens
+                self._run_model(seq, request, prompt)
+        except OutOfCapacityError:
+            return False
+        self._count(request, cached, matched)
+        return True
+
+    def _run_model(self, seq: Sequence, request: Request, prompt: NDArray[np.int32]) -> None:
+        prefix = PrefixKeys()
+        keys = prefix.extend(prompt) if self._real_bytes else np.empty(0, np.uint64)
+        if self._real_bytes and seq.cached_tokens:
+            self._check(seq, keys[: seq.cached_tokens])
+        for stop in self._stops(seq, request):
+            self._compute(seq, keys, stop)
+            self._snapshot(seq)
+            self._publish(seq)
+        self._compute(seq, keys, request.input_length)
+        self._publish(seq)
+        if self._real_bytes and request.output_length:
+            output = request.output()
+            seq.extend(output)
+            keys = np.concatenate([keys, prefix.extend(output)])
+            self._compute(seq, keys, keys.size)
+            # An answer that the trace does not spell out never comes back in a later prompt.
+            if self._plan.fixed and request.answer is not None:
+                self._snapshot(seq)
+            self._publish(seq)
+
+    def _stops(self, seq: Sequence, request: Request) -> list[int]:
+        """Positions at which a prefill chunk ends because a snapshot there pays."""
+        if not self._plan.fixed:
+            return []
+        stops = {*request.stops, *seq.prefill_stops()}
+        return sorted(stop for stop in stops if seq.length < stop <= request.input_length)
+
+    def _compute(self, seq: Sequence, keys: NDArray[np.uint64], stop: int) -> None:
+        """Advance to `stop` in chunks; between chunks what is sealed is published."""
+        while (start := seq.length) < stop:
+            chunk = min(stop - start, self._chunk_tokens)
+            if self._real_bytes:
+                self._model.write(seq, start, keys[start : start + chunk])
+                self._report.written_bytes += (
+                    chunk * self._model.token_bytes + self._model.fixed_bytes
+                )
+            with self._stopwatch("advance"):
+                seq.advance(chunk)
+            if seq.length < stop:
+                self._publish(seq)
+
+    def _check(self, seq: Sequence, keys: NDArray[np.uint64]) -> None:
+        report = self._report
+        checked = self._model.check(seq, keys)
+        restored = self._plan.hit_bytes(keys.size)
+        report.restored_bytes += restored
+        report.read_bytes += restored
+        report.verified_bytes += checked.verified_bytes
+        report.mismatches += checked.mismatches
+
+    def _snapshot(self, seq: Sequence) -> None:
+        try:
+            with self._stopwatch("snapshot"):
+                seq.snapshot()
+            self._report.snapshots += 1
+        except OutOfCapacityError:  # serving does not depend on it
+            self._report.snapshots_refused += 1
+
+    def _publish(self, seq: Sequence) -> None:
+        with self._stopwatch("publish"):
+            seq.publish()
+
+    def _count(self, request: Request, cached: int, matched: int) -> None:
+        report, block = self._report, self._plan.block_tokens
+        report.prompt_tokens += request.input_length
+        report.reused_tokens += cached
+        if self._real_bytes:
+            report.output_tokens += request.output_length
+        report.prompt_blocks += -(-request.input_length // block)
+        # The last position is always recomputed, for its logits; its block was there all the same.
+        whole = matched == request.input_length and cached == request.input_length - 1
+        report.reused_blocks += -(-request.input_length // block) if whole else cached // block

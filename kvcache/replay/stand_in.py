@@ -1,0 +1,152 @@
+"""The engine's side of a replay: writes a stand-in's state, and checks what a hit restored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvcache.errors import UnsupportedError
+from kvcache.replay.workload import FixedWorkload, RowWorkload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from kvcache.cache import Sequence
+    from kvcache.plan import StatePlan
+    from kvcache.replay.timing import Stopwatch
+
+__all__ = ["Checked", "StandInModel"]
+
+# What `Sequence.write` takes first and, where the layer has it, second.
+_FIRST = ("attention.keys", "attention.compressed_latent")
+_SECOND = ("attention.values", "attention.rotary_keys")
+
+# Half a quantisation step, and what float32 rounding adds to it: the INT8 codec's bound.
+_INT8_BOUND = np.float32(0.5000019 / 127)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Outcome of checking a hit: stored bytes found right, and rows or states found wrong."""
+
+    verified_bytes: int
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PagedLayer:
+    layer: int
+    window: int  # positions a query sees; 0 for all
+    rows: tuple[RowWorkload, ...]  # in the order of Sequence.write's arguments
+    row_bytes: tuple[int, ...]  # stored bytes of one position
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Cut positions so that one piece fits the workloads' tiles."""
+        step = min(workload.tile_rows for workload in self.rows)
+        for first in range(start, stop, step):
+            yield first, min(first + step, stop)
+
+
+class StandInModel:
+    """Computes the state of the layers that a plan describes.
+
+    Args:
+        plan: The plan that the cache was made from.
+        stopwatch: Times the calls into the cache, without the making and comparing of bytes.
+        int8: Whether attention rows are stored as INT8 and so come back within a bound only.
+    """
+
+    def __init__(self, plan: StatePlan, stopwatch: Stopwatch, *, int8: bool) -> None:
+        self._stopwatch = stopwatch
+        self._int8 = int8
+        self._layers = _paged_layers(plan, int8=int8)
+        self._fixed = [FixedWorkload(fixed.layer, fixed.name, fixed.bytes) for fixed in plan.fixed]
+        self.token_bytes = sum(sum(layer.row_bytes) for layer in self._layers)
+        self.fixed_bytes = sum(fixed.size_bytes for fixed in self._fixed)
+
+    def write(self, seq: Sequence, start: int, keys: NDArray[np.uint64]) -> None:
+        """Write every component of the positions from `start` that have these prefix keys."""
+        for layer in self._layers:
+            for first, stop in layer.spans(start, start + keys.size):
+                piece = keys[first - start : stop - start]
+                rows = [workload.rows(piece) for workload in layer.rows]
+                with self._stopwatch("write"):
+                    seq.write(layer.layer, first, *rows)
+        for fixed in self._fixed:
+            state = _raw(seq.state(fixed.layer, fixed.name))
+            for span, expected in fixed.tiles(keys[-1]):
+                state[span] = expected
+
+    def check(self, seq: Sequence, keys: NDArray[np.uint64]) -> Checked:
+        """Compare all state that a hit of `len(keys)` positions restored with what was written."""
+        verified, mismatches = 0, 0
+        for layer in self._layers:
+            begin = max(0, keys.size - (layer.window - 1)) if layer.window else 0
+            for first, stop in layer.spans(begin, keys.size):
+                wrong = self._wrong_rows(seq, layer, first, keys[first:stop])
+                mismatches += sum(wrong)
+                for row_bytes, count in zip(layer.row_bytes, wrong, strict=True):
+                    verified += row_bytes * (stop - first - count)
+        for fixed in self._fixed:
+            state = _raw(seq.state(fixed.layer, fixed.name))
+            tiles = fixed.tiles(keys[-1])
+            if all(np.array_equal(state[span], expected) for span, expected in tiles):
+                verified += state.size
+            else:
+                mismatches += 1
+        return Checked(verified, mismatches)
+
+    def _wrong_rows(
+        self, seq: Sequence, layer: _PagedLayer, start: int, keys: NDArray[np.uint64]
+    ) -> list[int]:
+        dtype = "float32" if self._int8 else "float16"
+        with self._stopwatch("read"):
+            restored = seq.read(layer.layer, start, start + keys.size, dtype=dtype)
+        compare = _wrong_int8 if self._int8 else _wrong_exact
+        return [
+            compare(workload.rows(keys), np.asarray(rows))
+            for workload, rows in zip(layer.rows, restored, strict=False)
+        ]
+
+
+def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
+    layers = []
+    for group in plan.groups:
+        by_layer: dict[int, dict[str, Any]] = {}
+        for component in group.components:
+            by_layer.setdefault(component.layer, {})[component.component] = component
+        for layer, named in sorted(by_layer.items()):
+            order = [name for names in (_FIRST, _SECOND) for name in names if name in named]
+            if len(order) != len(named) or order[0] not in _FIRST:
+                raise UnsupportedError(f"layer {layer}: cannot replay {sorted(named)}")
+            parts = [named[name] for name in order]
+            layers.append(
+                _PagedLayer(
+                    layer,
+                    group.window,
+                    tuple(RowWorkload(layer, p.component, p.heads, p.width) for p in parts),
+                    tuple(p.heads * (p.width + 4 if int8 else 2 * p.width) for p in parts),
+                )
+            )
+    return layers
+
+
+def _raw(state: NDArray[Any]) -> NDArray[np.uint8]:
+    return state.reshape(-1).view(np.uint8)
+
+
+def _wrong_exact(expected: NDArray[np.float16], restored: NDArray[Any]) -> int:
+    same = expected.view(np.uint16) == restored.view(np.uint16)
+    return 0 if same.all() else int((~same.all(axis=(1, 2))).sum())
+
+
+def _wrong_int8(expected: NDArray[np.float16], restored: NDArray[Any]) -> int:
+    exact = expected.astype(np.float32)
+    bound = np.abs(exact).max(axis=2) * _INT8_BOUND
+    exact -= restored
+    right = np.abs(exact, out=exact).max(axis=2) <= bound  # NaN is not
+    return int((~right.all(axis=1)).sum())
