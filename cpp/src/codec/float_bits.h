@@ -11,7 +11,9 @@ inline std::uint16_t f16_from_f32(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U);
+  if (magnitude > 0x7f800000U) {  // NaN: quiet, the payload cut, as the hardware does
+    return static_cast<std::uint16_t>(sign | 0x7e00U | ((magnitude >> 13) & 0x3ffU));
+  }
   if (magnitude >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // >= 65520
   if (magnitude < 0x38800000U) {  // below 2^-14: a subnormal, in steps of 2^-24
     if (magnitude < 0x33000000U) return static_cast<std::uint16_t>(sign);  // below 2^-25
@@ -36,7 +38,10 @@ inline float f32_from_f16(std::uint16_t half) {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
   }
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | mantissa << 13);
+  if (exponent == 31) {
+    const std::uint32_t quiet = mantissa != 0 ? 0x400000U : 0U;
+    return std::bit_cast<float>(sign | 0x7f800000U | quiet | mantissa << 13);
+  }
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 

@@ -1,0 +1,63 @@
+// What one instruction set must provide: a table of functions over plain structs. Files built with
+// special flags include this header, so it holds nothing that could emit a shared symbol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvcache::codec {
+
+// Index into the tables below.
+enum Element : std::uint8_t { kElementF32 = 0, kElementF16 = 1, kElementBf16 = 2 };
+inline constexpr std::size_t kElementCount = 3;
+
+// Rows [tokens, heads, width] at two strides (bytes) into packed rows, and scales for INT8.
+struct EncodeJob {
+  const char* elements;
+  std::ptrdiff_t token_stride;
+  std::ptrdiff_t head_stride;
+  std::size_t heads;
+  std::size_t rows;  // tokens * heads
+  std::size_t width;
+  char* packed;
+  float* scales;  // one per row; unused for F16
+  bool prefetch;  // the source is not in cache
+  bool stream;    // write around the cache
+};
+
+// One run of packed rows and the place of its decoded rows.
+struct DecodeRun {
+  const char* packed;
+  const float* scales;
+  char* elements;
+};
+
+// Runs of equal length, decoded side by side so that their cache misses overlap.
+struct DecodeJob {
+  const DecodeRun* runs;
+  std::size_t run_count;  // 1..kDecodeRunsMax
+  std::ptrdiff_t token_stride;
+  std::ptrdiff_t head_stride;
+  std::size_t heads;
+  std::size_t rows;  // of each run
+  std::size_t width;
+  bool prefetch;
+  bool stream;
+};
+inline constexpr std::size_t kDecodeRunsMax = 8;
+
+// Returns the first row that is not finite after F16 rounding, or job.rows.
+using EncodeInt8 = std::size_t (*)(const EncodeJob& job);
+using EncodeF16 = void (*)(const EncodeJob& job);
+using Decode = void (*)(const DecodeJob& job);
+
+struct Kernels {
+  const char* name;
+  bool (*supported)();
+  EncodeInt8 encode_int8[kElementCount];
+  Decode decode_int8[kElementCount];
+  EncodeF16 encode_f16[kElementCount];
+  Decode decode_f16[kElementCount];
+};
+
+}  // namespace kvcache::codec

@@ -1,0 +1,375 @@
+// The drivers that the vector rows share: blocks of 16 rows, the scale of each row, streaming
+// stores, prefetch. An instruction set supplies the primitives as static functions of a struct:
+//   Partial, magnitudes<In>, reduce<In>, quantise<In>, quantise_by_division<In>,
+//   decode<Out>, convert<From, To>, prefetch, stream_line, stream_fence.
+// Included only by rows_<isa>.cc: all in an anonymous namespace, nothing from the standard library
+// that could emit a shared symbol compiled with the file's flags.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codec/kernels.h"
+#include "codec/row_cursor.h"
+
+namespace kvcache::codec {
+namespace {
+
+#define KVCACHE_INLINE inline __attribute__((always_inline))
+
+inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kBlockRows = 16;
+inline constexpr std::size_t kGroupRows = 4;
+inline constexpr std::size_t kGroups = kBlockRows / kGroupRows;
+inline constexpr std::size_t kStreamWidthMax = 1024;
+
+// Element formats. kOverflow: the smallest magnitude that is not finite in F16.
+struct F32 {
+  static constexpr std::size_t kBytes = 4;
+  static constexpr std::uint32_t kOverflow = 0x477ff000;
+};
+struct F16 {
+  static constexpr std::size_t kBytes = 2;
+  static constexpr std::uint32_t kOverflow = 0x7c00;
+};
+struct Bf16 {
+  static constexpr std::size_t kBytes = 2;
+  static constexpr std::uint32_t kOverflow = 0x4780;
+  // From 2^-8 up a row needs no F16 rounding: only elements below 2^-17 are inexact in F16, and
+  // their codes are 0 with or without it.
+  static constexpr std::uint32_t kDirectMin = 0x3b80;
+};
+
+template <typename A, typename B>
+inline constexpr bool kSame = false;
+template <typename A>
+inline constexpr bool kSame<A, A> = true;
+
+KVCACHE_INLINE float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+KVCACHE_INLINE std::uint32_t bits_of(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
+}
+
+// The largest magnitude of a row, rounded to F16, as a float. Rounding is monotone, so it may come
+// after the maximum.
+template <typename In>
+KVCACHE_INLINE float rounded_magnitude(std::uint32_t magnitude) {
+  if constexpr (kSame<In, F16>) {
+    const float subnormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;
+    const float normal = float_of((magnitude << 13) + 0x38000000U);
+    return magnitude < 0x400U ? subnormal : normal;
+  } else {
+    const std::uint32_t bits = kSame<In, Bf16> ? magnitude << 16 : magnitude;
+    const float subnormal = (float_of(bits) + 0.5F) - 0.5F;  // steps of 2^-24
+    const float normal = float_of((bits + 0xfffU + ((bits >> 13) & 1U)) & ~0x1fffU);
+    return bits < 0x38800000U ? subnormal : normal;
+  }
+}
+
+struct Scales {
+  alignas(64) float scale[kBlockRows];
+  alignas(64) float inverse[kBlockRows];
+  alignas(64) std::int32_t divide[kBlockRows];  // nonzero: this row takes the true division
+};
+
+// Scales of 16 rows, and for each an inverse such that round(fma(x, inverse, 0)) is the code that
+// the definition's true division gives. Elements and maxima have 11-bit significands, so a quotient
+// is either an exact tie k + 1/2 or further from one than float32 can err. Ties need x = max / 2
+// (k = 63) or a max divisible by 127 (the scale is then exact: such rows divide, unless it is a
+// power of two). For the former the inverse moves by one ulp when fma and division disagree.
+template <typename In>
+KVCACHE_INLINE void find_scales(const std::uint32_t* magnitude, Scales& out) {
+  for (std::size_t i = 0; i < kBlockRows; ++i) {
+    const float largest = rounded_magnitude<In>(magnitude[i]);
+    const float scale = largest == 0 ? 1.0F : largest / 127.0F;
+    const float inverse = 1.0F / scale;
+    const float rest = __builtin_fmaf(-127.0F, scale, largest);
+    const std::uint32_t division_up = rest >= scale * -0x1p-18F ? 1 : 0;
+    const std::uint32_t fma_up = __builtin_fmaf(largest * 0.5F, inverse, -63.5F) >= 0 ? 1 : 0;
+    out.scale[i] = scale;
+    out.inverse[i] = float_of(bits_of(inverse) + division_up - fma_up);
+    const std::int32_t exact = rest == 0 ? 1 : 0;
+    std::int32_t divide = (bits_of(scale) & 0x7fffffU) != 0 ? exact : 0;
+    if constexpr (kSame<In, Bf16>) divide = magnitude[i] < Bf16::kDirectMin ? 1 : divide;
+    out.divide[i] = divide;
+  }
+}
+
+// Collects bytes in L1 and writes whole lines around the cache, whatever the target's alignment.
+template <typename Isa, std::size_t kCapacity>
+class StreamWriter {
+ public:
+  void start(char* target) {
+    skip_ = reinterpret_cast<std::uintptr_t>(target) % kLine;
+    fill_ = skip_;
+    line_ = target - skip_;
+  }
+
+  char* reserve() { return stage_ + fill_; }
+
+  KVCACHE_INLINE void commit(std::size_t bytes) {
+    fill_ += bytes;
+    std::size_t done = 0;
+    if (skip_ != 0 && fill_ >= kLine) {
+      __builtin_memcpy(line_ + skip_, stage_ + skip_, kLine - skip_);
+      skip_ = 0;
+      done = kLine;
+    }
+    for (; done + kLine <= fill_; done += kLine) Isa::stream_line(line_ + done, stage_ + done);
+    line_ += done;
+    fill_ -= done;
+    if (done != 0 && fill_ != 0) __builtin_memcpy(stage_, stage_ + done, fill_);
+  }
+
+  void finish() {
+    if (fill_ > skip_) __builtin_memcpy(line_ + skip_, stage_ + skip_, fill_ - skip_);
+    Isa::stream_fence();
+  }
+
+ private:
+  std::size_t skip_;  // bytes of the first line that are not ours
+  std::size_t fill_;
+  char* line_;
+  alignas(kLine) char stage_[kCapacity + kLine];
+};
+
+template <typename Isa>
+struct Block {
+  const char* rows[kBlockRows];
+  typename Isa::Partial partial[kGroups];
+  Scales scales;
+};
+
+template <typename Isa>
+KVCACHE_INLINE void prefetch_row(const char* row, std::size_t bytes) {
+  for (std::size_t offset = 0; offset < bytes; offset += kLine) Isa::prefetch(row + offset);
+}
+
+// Rows of a block that a job of `rows` rows has left.
+KVCACHE_INLINE std::size_t rows_in_block(std::size_t rows, std::size_t block) {
+  const std::size_t left = rows - block * kBlockRows;
+  return left < kBlockRows ? left : kBlockRows;
+}
+
+// Encodes INT8 as a software pipeline: while block k is quantised, the maxima of block k + 2 are
+// gathered, and the divisions of block k + 1 finish in the shadow of both.
+template <typename Isa, typename In, std::size_t kWidth, bool kStream>
+std::size_t encode_int8_blocks(const EncodeJob& job) {
+  const std::size_t width = kWidth != 0 ? kWidth : job.width;
+  const std::size_t row_bytes = width * In::kBytes;
+  const std::size_t blocks = (job.rows + kBlockRows - 1) / kBlockRows;
+  RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
+  RowCursor<const char> ahead = cursor;
+  if (job.prefetch) {
+    for (std::size_t bytes = 0; bytes < 8192; bytes += row_bytes) ahead.next();
+  }
+  StreamWriter<Isa, kStream ? kBlockRows * kStreamWidthMax : kLine> writer;
+  writer.start(job.packed);
+  auto* codes = reinterpret_cast<std::int8_t*>(job.packed);
+  Block<Isa> ring[3];
+  Block<Isa>* coming = &ring[0];
+  Block<Isa>* due = &ring[1];
+  Block<Isa>* between = &ring[2];
+  for (std::size_t step = 0; step < blocks + 2; ++step) {
+    const std::size_t coming_rows = step < blocks ? rows_in_block(job.rows, step) : 0;
+    const std::size_t due_rows = step >= 2 ? rows_in_block(job.rows, step - 2) : 0;
+    std::int8_t* target = kStream ? reinterpret_cast<std::int8_t*>(writer.reserve()) : codes;
+    for (std::size_t row = 0; row < coming_rows; ++row) coming->rows[row] = cursor.next();
+    for (std::size_t row = coming_rows; row < kBlockRows && coming_rows != 0; ++row) {
+      coming->rows[row] = coming->rows[0];  // spare lanes repeat a row that counts anyway
+    }
+    for (std::size_t group = 0; group < kGroups; ++group) {
+      const std::size_t first = group * kGroupRows;
+      if (coming_rows != 0) {
+        if (job.prefetch) {
+          for (std::size_t i = 0; i < kGroupRows; ++i) {
+            prefetch_row<Isa>(ahead.next(), row_bytes);
+          }
+        }
+        coming->partial[group] = Isa::template magnitudes<In>(coming->rows + first, width);
+      }
+      for (std::size_t row = first; row < first + kGroupRows && row < due_rows; ++row) {
+        std::int8_t* to = target + row * width;
+        if (due->scales.divide[row] != 0) [[unlikely]] {
+          Isa::template quantise_by_division<In>(due->rows[row], width, due->scales.scale[row], to);
+        } else {
+          Isa::template quantise<In>(due->rows[row], width, due->scales.inverse[row], to);
+        }
+      }
+    }
+    if (due_rows != 0) {
+      if constexpr (kStream) {
+        writer.commit(due_rows * width);
+      } else {
+        codes += due_rows * width;
+      }
+    }
+    if (coming_rows != 0) {
+      alignas(64) std::uint32_t magnitude[kBlockRows];
+      Isa::template reduce<In>(coming->partial, magnitude);
+      std::uint32_t overflow = 0;
+      for (std::size_t i = 0; i < kBlockRows; ++i) {
+        overflow |= magnitude[i] >= In::kOverflow ? 1U : 0U;
+      }
+      if (overflow != 0) [[unlikely]] {
+        std::size_t row = 0;
+        while (magnitude[row] < In::kOverflow) ++row;
+        return step * kBlockRows + row;
+      }
+      find_scales<In>(magnitude, coming->scales);
+      __builtin_memcpy(job.scales + step * kBlockRows, coming->scales.scale,
+                       coming_rows * sizeof(float));
+    }
+    Block<Isa>* finished = due;
+    due = between;
+    between = coming;
+    coming = finished;
+  }
+  if constexpr (kStream) writer.finish();
+  return job.rows;
+}
+
+// Runs `body` with the width as a constant where that pays, else 0 (read it from the job).
+#define KVCACHE_FOR_WIDTH(width, body) \
+  switch (width) {                     \
+    case 64:                           \
+      return body(64);                 \
+    case 80:                           \
+      return body(80);                 \
+    case 96:                           \
+      return body(96);                 \
+    case 128:                          \
+      return body(128);                \
+    case 256:                          \
+      return body(256);                \
+    default:                           \
+      return body(0);                  \
+  }
+
+template <typename Isa, typename In>
+std::size_t encode_int8(const EncodeJob& job) {
+  if (job.stream && job.width <= kStreamWidthMax) {
+#define KVCACHE_BODY(w) encode_int8_blocks<Isa, In, w, true>(job)
+    KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
+#undef KVCACHE_BODY
+  }
+#define KVCACHE_BODY(w) encode_int8_blocks<Isa, In, w, false>(job)
+  KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
+#undef KVCACHE_BODY
+}
+
+template <typename Isa, typename From>
+void encode_f16(const EncodeJob& job) {
+  const std::size_t row_bytes = job.width * 2;
+  RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
+  StreamWriter<Isa, 2 * kStreamWidthMax> writer;
+  writer.start(job.packed);
+  const bool stream = job.stream && job.width <= kStreamWidthMax;
+  char* target = job.packed;
+  for (std::size_t row = 0; row < job.rows; ++row) {
+    const char* source = cursor.next();
+    if (job.prefetch) prefetch_row<Isa>(source + 8192, job.width * From::kBytes);
+    Isa::template convert<From, F16>(source, job.width, stream ? writer.reserve() : target);
+    if (stream) writer.commit(row_bytes);
+    target += row_bytes;
+  }
+  if (stream) writer.finish();
+}
+
+// How the packed rows of a decode become elements.
+template <typename Isa, typename Out>
+struct FromInt8 {
+  static constexpr std::size_t kPackedBytes = 1;
+  KVCACHE_INLINE static void row(const DecodeRun& run, std::size_t row, std::size_t width,
+                                 char* target) {
+    Isa::template decode<Out>(reinterpret_cast<const std::int8_t*>(run.packed) + row * width, width,
+                              run.scales[row], target);
+  }
+};
+template <typename Isa, typename Out>
+struct FromF16 {
+  static constexpr std::size_t kPackedBytes = 2;
+  KVCACHE_INLINE static void row(const DecodeRun& run, std::size_t row, std::size_t width,
+                                 char* target) {
+    Isa::template convert<F16, Out>(run.packed + row * width * 2, width, target);
+  }
+};
+
+template <typename Row, typename Out, std::size_t kWidth>
+void decode_in_cache(const DecodeJob& job) {
+  const std::size_t width = kWidth != 0 ? kWidth : job.width;
+  for (std::size_t i = 0; i < job.run_count; ++i) {
+    RowCursor<char> cursor(job.runs[i].elements, job.token_stride, job.head_stride, job.heads);
+    for (std::size_t row = 0; row < job.rows; ++row) {
+      Row::row(job.runs[i], row, width, cursor.next());
+    }
+  }
+}
+
+// Rows from far away: the runs take turns, some 512 bytes of output each, so that the misses of
+// several pages are in flight at once; dense output goes around the cache.
+template <typename Isa, typename Row, typename Out>
+void decode_from_memory(const DecodeJob& job) {
+  constexpr std::size_t kTurnBytes = 512;
+  constexpr std::size_t kStage = kStreamWidthMax * 4;
+  const std::size_t out_bytes = job.width * Out::kBytes;
+  const std::size_t in_bytes = job.width * Row::kPackedBytes;
+  const std::size_t turn_rows = out_bytes < kTurnBytes ? kTurnBytes / out_bytes : 1;
+  const std::size_t distance = job.run_count > 1 ? 1024 : 8192;
+  const bool stream = job.stream && job.width <= kStreamWidthMax;
+  StreamWriter<Isa, kStage> writers[kDecodeRunsMax];
+  RowCursor<char> cursors[kDecodeRunsMax];
+  for (std::size_t i = 0; i < job.run_count; ++i) {
+    writers[i].start(job.runs[i].elements);
+    cursors[i] =
+        RowCursor<char>(job.runs[i].elements, job.token_stride, job.head_stride, job.heads);
+  }
+  for (std::size_t first = 0; first < job.rows; first += turn_rows) {
+    const std::size_t left = job.rows - first;
+    const std::size_t rows = left < turn_rows ? left : turn_rows;
+    for (std::size_t i = 0; i < job.run_count; ++i) {
+      const DecodeRun& run = job.runs[i];
+      prefetch_row<Isa>(run.packed + first * in_bytes + distance, rows * in_bytes);
+      char* staged = writers[i].reserve();
+      for (std::size_t row = 0; row < rows; ++row) {
+        char* target = stream ? staged + row * out_bytes : cursors[i].next();
+        Row::row(run, first + row, job.width, target);
+      }
+      if (stream) writers[i].commit(rows * out_bytes);
+    }
+  }
+  for (std::size_t i = 0; i < job.run_count && stream; ++i) writers[i].finish();
+}
+
+template <typename Isa, typename Row, typename Out>
+void decode_rows(const DecodeJob& job) {
+  if (job.prefetch || job.stream) return decode_from_memory<Isa, Row, Out>(job);
+#define KVCACHE_BODY(w) decode_in_cache<Row, Out, w>(job)
+  KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
+#undef KVCACHE_BODY
+}
+
+template <typename Isa, typename Out>
+void decode_int8(const DecodeJob& job) {
+  decode_rows<Isa, FromInt8<Isa, Out>, Out>(job);
+}
+template <typename Isa, typename Out>
+void decode_f16(const DecodeJob& job) {
+  decode_rows<Isa, FromF16<Isa, Out>, Out>(job);
+}
+
+// The table of an instruction set: every primitive in every element format.
+template <typename Isa>
+constexpr Kernels kernels(const char* name, bool (*supported)()) {
+  return {
+      .name = name,
+      .supported = supported,
+      .encode_int8 = {encode_int8<Isa, F32>, encode_int8<Isa, F16>, encode_int8<Isa, Bf16>},
+      .decode_int8 = {decode_int8<Isa, F32>, decode_int8<Isa, F16>, decode_int8<Isa, Bf16>},
+      .encode_f16 = {encode_f16<Isa, F32>, encode_f16<Isa, F16>, encode_f16<Isa, Bf16>},
+      .decode_f16 = {decode_f16<Isa, F32>, decode_f16<Isa, F16>, decode_f16<Isa, Bf16>},
+  };
+}
+
+}  // namespace
+}  // namespace kvcache::codec

@@ -1,0 +1,260 @@
+// The AVX-512 row (F, BW, DQ, VL, VBMI): 16 floats at a time.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own intrinsics headers
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include <immintrin.h>
+
+#include "base/cpu_features.h"
+#include "codec/row_pipeline.h"
+
+namespace kvcache::codec {
+namespace {
+
+constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+KVCACHE_INLINE __mmask16 first16(std::size_t count) {
+  return static_cast<__mmask16>((1U << count) - 1);
+}
+
+// Byte indices that collect the low byte of each 32-bit lane of two registers: all of the first and
+// then all of the second, or one of each in turn. Both halves hold the same.
+alignas(64) constexpr auto kLowBytes = [] {
+  struct {
+    std::uint8_t in_turn[64], paired[64];
+  } index{};
+  for (unsigned i = 0; i < 64; ++i) {
+    const unsigned half = i % 32;
+    index.in_turn[i] = static_cast<std::uint8_t>(half < 16 ? 4 * half : 64 + 4 * (half - 16));
+    index.paired[i] = static_cast<std::uint8_t>(half % 2 == 0 ? 2 * half : 64 + 2 * (half - 1));
+  }
+  return index;
+}();
+
+struct Avx512 {
+  using Partial = __m512i;  // 16 bytes of candidates for each of four rows
+
+  template <typename In>
+  KVCACHE_INLINE static __m512i max(__m512i a, __m512i b) {
+    return kSame<In, F32> ? _mm512_max_epi32(a, b) : _mm512_max_epu16(a, b);
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static __m512i row_maxima(const char* row, std::size_t width) {
+    const __m512i magnitude =
+        kSame<In, F32> ? _mm512_set1_epi32(0x7fffffff) : _mm512_set1_epi16(0x7fff);
+    const std::size_t bytes = width * In::kBytes;
+    __m512i largest = _mm512_setzero_si512();
+    std::size_t at = 0;
+    for (; at + 64 <= bytes; at += 64) {
+      largest = max<In>(largest, _mm512_and_si512(_mm512_loadu_si512(row + at), magnitude));
+    }
+    if (at < bytes) {
+      const __mmask64 left = (__mmask64{1} << (bytes - at)) - 1;
+      const __m512i tail = _mm512_maskz_loadu_epi8(left, row + at);
+      largest = max<In>(largest, _mm512_and_si512(tail, magnitude));
+    }
+    return largest;
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static Partial magnitudes(const char* const* rows, std::size_t width) {
+    const __m512i a = row_maxima<In>(rows[0], width);
+    const __m512i b = row_maxima<In>(rows[1], width);
+    const __m512i c = row_maxima<In>(rows[2], width);
+    const __m512i d = row_maxima<In>(rows[3], width);
+    const __m512i ab = max<In>(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
+    const __m512i cd = max<In>(_mm512_shuffle_i64x2(c, d, 0x44), _mm512_shuffle_i64x2(c, d, 0xee));
+    return max<In>(_mm512_shuffle_i64x2(ab, cd, 0x88), _mm512_shuffle_i64x2(ab, cd, 0xdd));
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static __m512i merge32(__m512i a, __m512i b) {
+    return max<In>(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static void reduce(const Partial* four, std::uint32_t* magnitude) {
+    const __m512i ab = merge32<In>(four[0], four[1]);
+    const __m512i cd = merge32<In>(four[2], four[3]);
+    __m512i all = max<In>(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    if constexpr (!kSame<In, F32>) {
+      all = _mm512_max_epu16(all, _mm512_srli_epi32(all, 16));
+      all = _mm512_and_si512(all, _mm512_set1_epi32(0xffff));
+    }
+    // Lane l, dword g holds row 4 g + l.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_store_si512(magnitude, _mm512_permutexvar_epi32(order, all));
+  }
+
+  // 16 elements as the F16 format stores them, widened.
+  template <typename In>
+  KVCACHE_INLINE static __m512 widen(__m512i low) {
+    if constexpr (kSame<In, F16>) return _mm512_cvtph_ps(_mm512_castsi512_si256(low));
+    if constexpr (kSame<In, F32>) {
+      return _mm512_cvtph_ps(_mm512_cvtps_ph(_mm512_castsi512_ps(low), kNearest));
+    }
+    return bf16_to_f32(_mm512_castsi512_si256(low));
+  }
+  KVCACHE_INLINE static __m512 bf16_to_f32(__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  template <typename In>
+  KVCACHE_INLINE static __m512i load16(const char* at) {
+    if constexpr (kSame<In, F32>) return _mm512_loadu_si512(at);
+    return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  }
+  template <typename In>
+  KVCACHE_INLINE static __m512i load_tail(const char* at, std::size_t count) {
+    if constexpr (kSame<In, F32>) return _mm512_maskz_loadu_epi32(first16(count), at);
+    return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(first16(count), at));
+  }
+
+  // The low byte of each lane is the code: adding 1.5 * 2^23 rounds to even at the units.
+  KVCACHE_INLINE static __m512i scale_and_round(__m512 elements, __m512 inverse) {
+    return _mm512_castps_si512(_mm512_fmadd_ps(elements, inverse, _mm512_set1_ps(0x1.8p23F)));
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static __m512i quantise64(const char* row, __m512 inverse) {
+    if constexpr (kSame<In, Bf16>) {
+      const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+      const __m512i v = _mm512_loadu_si512(row);
+      const __m512i w = _mm512_loadu_si512(row + 64);
+      const auto even = [&](__m512i x) {
+        return scale_and_round(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), inverse);
+      };
+      const auto odd = [&](__m512i x) {
+        return scale_and_round(_mm512_castsi512_ps(_mm512_and_si512(x, odd_mask)), inverse);
+      };
+      const __m512i order = _mm512_load_si512(kLowBytes.paired);
+      return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(even(v), order, odd(v)),
+                                     _mm512_permutex2var_epi8(even(w), order, odd(w)));
+    } else {
+      const auto part = [&](std::size_t i) {
+        return scale_and_round(widen<In>(load16<In>(row + 16 * i * In::kBytes)), inverse);
+      };
+      const __m512i order = _mm512_load_si512(kLowBytes.in_turn);
+      return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(part(0), order, part(1)),
+                                     _mm512_permutex2var_epi8(part(2), order, part(3)));
+    }
+  }
+
+  template <typename In>
+  KVCACHE_INLINE static void quantise(const char* row, std::size_t width, float inverse,
+                                      std::int8_t* codes) {
+    const __m512 by = _mm512_set1_ps(inverse);
+    std::size_t i = 0;
+    for (; i + 64 <= width; i += 64) {
+      _mm512_storeu_si512(codes + i, quantise64<In>(row + i * In::kBytes, by));
+    }
+    for (; i + 16 <= width; i += 16) {
+      const __m512i q = scale_and_round(widen<In>(load16<In>(row + i * In::kBytes)), by);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(q));
+    }
+    if (i < width) {
+      const __m512i tail = load_tail<In>(row + i * In::kBytes, width - i);
+      _mm512_mask_cvtepi32_storeu_epi8(codes + i, first16(width - i),
+                                       scale_and_round(widen<In>(tail), by));
+    }
+  }
+
+  template <typename In>
+  __attribute__((noinline)) static void quantise_by_division(const char* row, std::size_t width,
+                                                             float scale, std::int8_t* codes) {
+    for (std::size_t i = 0; i < width; i += 16) {
+      const std::size_t count = width - i < 16 ? width - i : 16;
+      __m512 h = widen<In>(load_tail<In>(row + i * In::kBytes, count));
+      if constexpr (kSame<In, Bf16>) h = _mm512_cvtph_ps(_mm512_cvtps_ph(h, kNearest));
+      const __m512i q = _mm512_cvt_roundps_epi32(_mm512_div_ps(h, _mm512_set1_ps(scale)), kNearest);
+      _mm512_mask_cvtepi32_storeu_epi8(codes + i, first16(count), q);
+    }
+  }
+
+  // 32-bit lanes whose low half is the bfloat16 nearest to each float; NaN stays NaN, quiet.
+  KVCACHE_INLINE static __m256i to_bf16(__m512 values) {
+    const __m512i bits = _mm512_castps_si512(values);
+    const __m512i upper = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+    const __m512i out = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(out);
+  }
+
+  template <typename Out>
+  KVCACHE_INLINE static void store(char* at, __m512 values) {
+    if constexpr (kSame<Out, F32>) {
+      _mm512_storeu_ps(at, values);
+    } else {
+      const __m256i half = kSame<Out, F16> ? _mm512_cvtps_ph(values, kNearest) : to_bf16(values);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), half);
+    }
+  }
+  template <typename Out>
+  KVCACHE_INLINE static void store_tail(char* at, __m512 values, std::size_t count) {
+    if constexpr (kSame<Out, F32>) {
+      _mm512_mask_storeu_ps(at, first16(count), values);
+    } else {
+      const __m256i half = kSame<Out, F16> ? _mm512_cvtps_ph(values, kNearest) : to_bf16(values);
+      _mm256_mask_storeu_epi16(at, first16(count), half);
+    }
+  }
+
+  template <typename Out>
+  KVCACHE_INLINE static void decode(const std::int8_t* codes, std::size_t width, float scale,
+                                    char* out) {
+    const __m512 by = _mm512_set1_ps(scale);
+    const auto dequantise = [&](__m128i q) {
+      return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), by);
+    };
+    std::size_t i = 0;
+    for (; i + 16 <= width; i += 16) {
+      const auto* at = reinterpret_cast<const __m128i*>(codes + i);
+      store<Out>(out + i * Out::kBytes, dequantise(_mm_loadu_si128(at)));
+    }
+    if (i < width) {
+      const __m128i q = _mm_maskz_loadu_epi8(first16(width - i), codes + i);
+      store_tail<Out>(out + i * Out::kBytes, dequantise(q), width - i);
+    }
+  }
+
+  template <typename From>
+  KVCACHE_INLINE static __m512 load_exact(__m512i low) {
+    if constexpr (kSame<From, F32>) return _mm512_castsi512_ps(low);
+    return widen<From>(low);
+  }
+
+  template <typename From, typename To>
+  KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
+    if constexpr (kSame<From, To>) {
+      __builtin_memcpy(to, from, width * From::kBytes);
+      return;
+    }
+    std::size_t i = 0;
+    for (; i + 16 <= width; i += 16) {
+      store<To>(to + i * To::kBytes, load_exact<From>(load16<From>(from + i * From::kBytes)));
+    }
+    if (i < width) {
+      const __m512i tail = load_tail<From>(from + i * From::kBytes, width - i);
+      store_tail<To>(to + i * To::kBytes, load_exact<From>(tail), width - i);
+    }
+  }
+
+  KVCACHE_INLINE static void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
+  KVCACHE_INLINE static void stream_line(char* to, const char* from) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_load_si512(from));
+  }
+  KVCACHE_INLINE static void stream_fence() { _mm_sfence(); }
+};
+
+bool supported() { return base::cpu_features().avx512; }
+
+}  // namespace
+
+extern const Kernels kKernelsAvx512;
+const Kernels kKernelsAvx512 = kernels<Avx512>("avx512", supported);
+
+}  // namespace kvcache::codec

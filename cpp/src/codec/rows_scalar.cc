@@ -1,0 +1,133 @@
+// The reference row: the definition of the format, one element at a time. Every other row must give
+// the same bytes.
+#include <cstring>
+
+#include "codec/float_bits.h"
+#include "codec/kernels.h"
+#include "codec/row_cursor.h"
+
+namespace kvcache::codec {
+namespace {
+
+template <Element kElement>
+constexpr std::size_t kBytes = kElement == kElementF32 ? 4 : 2;
+
+template <Element kElement>
+float load(const char* element) {
+  if constexpr (kElement == kElementF32) {
+    float value;
+    std::memcpy(&value, element, 4);
+    return value;
+  } else {
+    std::uint16_t bits;
+    std::memcpy(&bits, element, 2);
+    return kElement == kElementF16 ? f32_from_f16(bits) : f32_from_bf16(bits);
+  }
+}
+
+template <Element kElement>
+void store(char* element, float value) {
+  if constexpr (kElement == kElementF32) {
+    std::memcpy(element, &value, 4);
+  } else {
+    const std::uint16_t bits = kElement == kElementF16 ? f16_from_f32(value) : bf16_from_f32(value);
+    std::memcpy(element, &bits, 2);
+  }
+}
+
+// The element as the F16 format would have stored it.
+template <Element kElement>
+float load_h(const char* element) {
+  return f32_from_f16(f16_from_f32(load<kElement>(element)));
+}
+
+// Ties to even, for |value| < 2^22: beyond 2^23 a float has no fraction bits left.
+std::int8_t round_half_even(float value) {
+  constexpr float kShift = 0x1.8p23F;
+  return static_cast<std::int8_t>((value + kShift) - kShift);
+}
+
+template <Element kElement>
+std::size_t encode_int8(const EncodeJob& job) {
+  RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
+  for (std::size_t row = 0; row < job.rows; ++row) {
+    const char* source = cursor.next();
+    std::uint32_t largest = 0;  // magnitudes order like their bits, and NaN comes last
+    for (std::size_t i = 0; i < job.width; ++i) {
+      const float h = load_h<kElement>(source + i * kBytes<kElement>);
+      const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(h) & 0x7fffffffU;
+      if (magnitude > largest) largest = magnitude;
+    }
+    if (largest >= 0x7f800000U) return row;
+    const float scale = largest == 0 ? 1.0F : std::bit_cast<float>(largest) / 127.0F;
+    job.scales[row] = scale;
+    auto* codes = reinterpret_cast<std::int8_t*>(job.packed) + row * job.width;
+    for (std::size_t i = 0; i < job.width; ++i) {
+      codes[i] = round_half_even(load_h<kElement>(source + i * kBytes<kElement>) / scale);
+    }
+  }
+  return job.rows;
+}
+
+template <Element kElement>
+void decode_int8(const DecodeJob& job) {
+  for (const DecodeRun* run = job.runs; run != job.runs + job.run_count; ++run) {
+    RowCursor<char> cursor(run->elements, job.token_stride, job.head_stride, job.heads);
+    for (std::size_t row = 0; row < job.rows; ++row) {
+      const auto* codes = reinterpret_cast<const std::int8_t*>(run->packed) + row * job.width;
+      char* target = cursor.next();
+      for (std::size_t i = 0; i < job.width; ++i) {
+        store<kElement>(target + i * kBytes<kElement>,
+                        static_cast<float>(codes[i]) * run->scales[row]);
+      }
+    }
+  }
+}
+
+template <Element kElement>
+void encode_f16(const EncodeJob& job) {
+  RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
+  for (std::size_t row = 0; row < job.rows; ++row) {
+    const char* source = cursor.next();
+    char* target = job.packed + row * job.width * 2;
+    for (std::size_t i = 0; i < job.width; ++i) {
+      if constexpr (kElement == kElementF16) {
+        std::memcpy(target + 2 * i, source + 2 * i, 2);
+      } else {
+        store<kElementF16>(target + 2 * i, load<kElement>(source + i * kBytes<kElement>));
+      }
+    }
+  }
+}
+
+template <Element kElement>
+void decode_f16(const DecodeJob& job) {
+  for (const DecodeRun* run = job.runs; run != job.runs + job.run_count; ++run) {
+    RowCursor<char> cursor(run->elements, job.token_stride, job.head_stride, job.heads);
+    for (std::size_t row = 0; row < job.rows; ++row) {
+      const char* source = run->packed + row * job.width * 2;
+      char* target = cursor.next();
+      for (std::size_t i = 0; i < job.width; ++i) {
+        if constexpr (kElement == kElementF16) {
+          std::memcpy(target + 2 * i, source + 2 * i, 2);
+        } else {
+          store<kElement>(target + i * kBytes<kElement>, load<kElementF16>(source + 2 * i));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern const Kernels kKernelsScalar;
+const Kernels kKernelsScalar{
+    .name = "scalar",
+    .supported = [] { return true; },
+    .encode_int8 = {encode_int8<kElementF32>, encode_int8<kElementF16>, encode_int8<kElementBf16>},
+    .decode_int8 = {decode_int8<kElementF32>, decode_int8<kElementF16>, decode_int8<kElementBf16>},
+    .encode_f16 = {encode_f16<kElementF32>, encode_f16<kElementF16>, encode_f16<kElementBf16>},
+    .decode_f16 = {decode_f16<kElementF32>, decode_f16<kElementF16>, decode_f16<kElementBf16>},
+};
+
+}  // namespace kvcache::codec

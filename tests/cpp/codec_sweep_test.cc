@@ -1,0 +1,142 @@
+// Every instruction set against the scalar row, over every pair of a largest magnitude and an
+// element that F16 can hold: 503,856,639 pairs, both signs. KVCACHE_SWEEP_STRIDE=n takes every n-th
+// largest magnitude (an emulator is slow).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "codec_rows.h"
+
+namespace kvcache::codec::testing {
+namespace {
+
+constexpr std::size_t kWidth = 128;
+constexpr std::uint16_t kLargest = 0x7bff;
+
+std::size_t stride_from_environment() {
+  const char* text = std::getenv("KVCACHE_SWEEP_STRIDE");
+  const long stride = text == nullptr ? 1 : std::strtol(text, nullptr, 10);
+  return static_cast<std::size_t>(std::max(1L, stride));
+}
+
+// All magnitudes 0..largest in rows of 128 that each begin with `largest`.
+std::vector<std::uint16_t> rows_of(std::uint16_t largest, std::uint16_t sign) {
+  std::vector<std::uint16_t> out;
+  out.reserve((std::size_t{largest} / (kWidth - 1) + 2) * kWidth);
+  std::uint32_t next = 0;
+  while (next <= largest) {
+    out.push_back(largest | sign);
+    for (std::size_t i = 1; i < kWidth; ++i) {
+      out.push_back(static_cast<std::uint16_t>(std::min<std::uint32_t>(next, largest)) | sign);
+      next += next <= largest ? 1 : 0;
+    }
+  }
+  return out;
+}
+
+TEST(CodecSweep, EveryRowEqualsScalarOverAllPairsOfLargestAndElement) {
+  const std::size_t stride = stride_from_environment();
+  std::uint64_t pairs = 0;
+  for (std::size_t largest = 1; largest <= kLargest; largest += stride) {
+    const auto magnitude = static_cast<std::uint16_t>(largest);
+    const auto positive = rows_of(magnitude, 0);
+    const auto negative = rows_of(magnitude, 0x8000);
+    const std::size_t rows = positive.size() / kWidth;
+    Encoded expected =
+        encode(scalar(), kElementF16, dense_job(positive.data(), kElementF16, rows, kWidth));
+    Encoded mirrored = expected;
+    for (std::int8_t& code : mirrored.codes) code = static_cast<std::int8_t>(-code);
+    for (const Kernels* kernels : runnable_kernels()) {
+      if (kernels == &scalar()) continue;
+      const auto run = [&](const std::vector<std::uint16_t>& elements) {
+        return encode(*kernels, kElementF16, dense_job(elements.data(), kElementF16, rows, kWidth));
+      };
+      ASSERT_TRUE(run(positive) == expected) << kernels->name << ", largest bits " << largest;
+      ASSERT_TRUE(run(negative) == mirrored) << kernels->name << ", largest bits " << largest;
+    }
+    pairs += largest + 1;
+  }
+  if (stride == 1) EXPECT_EQ(pairs, 503'856'639U);
+}
+
+TEST(CodecSweep, EveryRowDecodesEveryScaleAndCodeAsScalarDoes) {
+  const std::size_t stride = stride_from_environment();
+  std::vector<std::int8_t> codes(256);
+  for (int code = -128; code < 128; ++code) codes[code + 128] = static_cast<std::int8_t>(code);
+  for (std::size_t largest = 1; largest <= kLargest; largest += stride) {
+    const float scale = f32_from_f16(static_cast<std::uint16_t>(largest)) / 127.0F;
+    for (Element element : {kElementF32, kElementF16, kElementBf16}) {
+      const auto decode = [&](const Kernels& kernels) {
+        std::vector<char> out(codes.size() * bytes_of(element));
+        const DecodeRun run{reinterpret_cast<const char*>(codes.data()), &scale, out.data()};
+        kernels.decode_int8[element]({.runs = &run,
+                                      .run_count = 1,
+                                      .token_stride = 0,
+                                      .head_stride = 0,
+                                      .heads = 1,
+                                      .rows = 1,
+                                      .width = codes.size(),
+                                      .prefetch = false,
+                                      .stream = false});
+        return out;
+      };
+      const auto expected = decode(scalar());
+      for (const Kernels* kernels : runnable_kernels()) {
+        ASSERT_EQ(decode(*kernels), expected) << kernels->name << ", largest bits " << largest;
+      }
+    }
+  }
+}
+
+// 2^32 float patterns would take minutes; every F16 and bfloat16 pattern, and floats around each
+// rounding boundary of F16, cover each case of the conversions.
+TEST(CodecSweep, EveryRowConvertsF16AsScalarDoes) {
+  std::vector<std::uint16_t> halves(65536);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> floats;
+  for (std::uint16_t half : halves) {
+    const auto bits = std::bit_cast<std::uint32_t>(f32_from_f16(half));
+    for (std::uint32_t near : {0U, 1U, 0xfffU, 0x1000U, 0x1001U, 0x1fffU, 0xffffffffU}) {
+      floats.push_back(std::bit_cast<float>(bits + near));
+    }
+  }
+  for (std::uint32_t bits = 0; bits < 0x34000000U; bits += 0x3001U) {  // F16's subnormals
+    floats.push_back(std::bit_cast<float>(bits));
+  }
+  const auto both = [&](const Kernels& kernels, Element element, const void* data,
+                        std::size_t count) {
+    std::vector<std::uint16_t> packed(count);
+    EncodeJob job = dense_job(data, element, 1, count);
+    job.packed = reinterpret_cast<char*>(packed.data());
+    kernels.encode_f16[element](job);
+    return packed;
+  };
+  for (const Kernels* kernels : runnable_kernels()) {
+    SCOPED_TRACE(kernels->name);
+    EXPECT_EQ(both(*kernels, kElementF32, floats.data(), floats.size()),
+              both(scalar(), kElementF32, floats.data(), floats.size()));
+    EXPECT_EQ(both(*kernels, kElementBf16, halves.data(), halves.size()),
+              both(scalar(), kElementBf16, halves.data(), halves.size()));
+    for (Element element : {kElementF32, kElementF16, kElementBf16}) {
+      const auto decode = [&](const Kernels& row) {
+        std::vector<char> out(halves.size() * bytes_of(element));
+        const DecodeRun run{reinterpret_cast<const char*>(halves.data()), nullptr, out.data()};
+        row.decode_f16[element]({.runs = &run,
+                                 .run_count = 1,
+                                 .token_stride = 0,
+                                 .head_stride = 0,
+                                 .heads = 1,
+                                 .rows = 1,
+                                 .width = halves.size(),
+                                 .prefetch = false,
+                                 .stream = false});
+        return out;
+      };
+      EXPECT_EQ(decode(*kernels), decode(scalar()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcache::codec::testing

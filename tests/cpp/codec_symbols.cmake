@@ -1,0 +1,27 @@
+# cmake -DNM=... -DARCHIVE=... -P codec_symbols.cmake
+# Fails when a file compiled for one instruction set defines a symbol that the linker may share
+# (weak, unique, indirect): the copy it keeps could be the one that some processors cannot run.
+execute_process(COMMAND ${NM} --defined-only -C ${ARCHIVE} OUTPUT_VARIABLE symbols
+                COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE ";" "," symbols "${symbols}")
+string(REPLACE "\n" ";" lines "${symbols}")
+set(checked 0)
+set(shared "")
+set(member "")
+foreach(line IN LISTS lines)
+  if(line MATCHES "^([^ ]+\\.o):$")
+    set(member "${CMAKE_MATCH_1}")
+    if(member MATCHES "^rows_(avx2|avx512|neon)\\.")
+      math(EXPR checked "${checked} + 1")
+    endif()
+  elseif(member MATCHES "^rows_(avx2|avx512|neon)\\." AND line MATCHES " [WwVvui] ")
+    string(APPEND shared "\n  ${member} ${line}")
+  endif()
+endforeach()
+if(checked EQUAL 0)
+  message(FATAL_ERROR "${ARCHIVE} holds no file of an instruction set; nothing was checked")
+endif()
+if(shared)
+  message(FATAL_ERROR "shared symbols:${shared}")
+endif()
+message(STATUS "${checked} files, no shared symbol")
