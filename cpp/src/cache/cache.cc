@@ -1,9 +1,11 @@
 #include "kvcache/cache.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "cache/cache_core.h"
+#include "layout/spans.h"
 
 namespace kvcache {
 
@@ -34,7 +36,13 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   auto policy = evict::make_policy(options.policy);
   if (!policy) return policy.status();
   std::uint64_t budget = plan.options().memory_bytes;
-  if (!options.backing && options.capacity_blocks > 0) budget = std::uint64_t{1} << 62;
+  if (!options.backing && options.capacity_blocks > 0) {
+    // The blocks come on top, so that their number alone is the limit.
+    for (const Group& group : plan.groups()) {
+      const auto pages = span_bytes(span_geometry(group.page_bytes), options.capacity_blocks);
+      budget += std::min(pages, UINT64_MAX - budget);
+    }
+  }
   const auto specs = arena::pool_specs(plan, options.capacity_blocks);
   const auto least = plan.sequence_bytes(1, 1);
   if (!least) return least.status();

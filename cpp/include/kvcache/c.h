@@ -1,0 +1,139 @@
+/*
+ * C99 face of the cache. Conventions:
+ * 1. Handles are opaque. A cache may be destroyed while its sequences are open; they stay valid.
+ * 2. Every call that can fail returns a status; results come by pointer and are untouched on
+ * failure.
+ * 3. kvcache_last_error() has the text of the calling thread's last failure, until its next one.
+ * 4. Numbers of statuses and enumerations are those of C++ (kvcache/status.h, kvcache/types.h).
+ * 5. Calls are thread-safe as those of kvcache/cache.h; a handle may be freed only once.
+ * Strings are UTF-8 and end with a zero; data that may hold zeros comes with its length.
+ */
+#ifndef KVCACHE_C_H
+#define KVCACHE_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KVCACHE_API __attribute__((visibility("default")))
+#else
+#define KVCACHE_API
+#endif
+
+typedef enum kvcache_status {
+  KVCACHE_OK = 0,
+  KVCACHE_INVALID_ARGUMENT = 1,
+  KVCACHE_NOT_FOUND = 2,
+  KVCACHE_OUT_OF_CAPACITY = 3,
+  KVCACHE_CORRUPTION = 4,
+  KVCACHE_UNSUPPORTED = 5,
+  KVCACHE_IO_ERROR = 6,
+  KVCACHE_NON_FINITE = 7,
+  KVCACHE_INTERNAL = 8
+} kvcache_status;
+
+typedef enum kvcache_dtype {
+  KVCACHE_F32 = 0,
+  KVCACHE_U32 = 1,
+  KVCACHE_I32 = 2,
+  KVCACHE_F16 = 3,
+  KVCACHE_BF16 = 4,
+  KVCACHE_U64 = 5,
+  KVCACHE_U8 = 6,
+  KVCACHE_FP8 = 7,
+  KVCACHE_I8 = 8
+} kvcache_dtype;
+
+typedef enum kvcache_state_kind { KVCACHE_RECURRENT = 0, KVCACHE_PAGED_KV = 1 } kvcache_state_kind;
+
+typedef struct kvcache_cache kvcache_cache;
+typedef struct kvcache_sequence kvcache_sequence;
+
+/* One component of one layer; see StateDecl in kvcache/state_decl.h. */
+typedef struct kvcache_state_decl {
+  const char* id;
+  int32_t layer;
+  const char* component;
+  kvcache_state_kind kind;
+  kvcache_dtype dtype;
+  const uint64_t* shape; /* [heads, width] of a position, or the tensor of a sequence */
+  size_t shape_axes;
+  uint32_t row_scale_bytes;
+  uint32_t window; /* 0: every position */
+} kvcache_state_decl;
+
+typedef struct kvcache_options {
+  uint64_t memory_bytes;
+  uint32_t block_tokens;
+  uint32_t sequences;
+  const char* policy; /* NULL: "lru" */
+} kvcache_options;
+
+/* Elements [tokens, heads, width]; strides in bytes, the last axis contiguous. */
+typedef struct kvcache_rows {
+  void* data;
+  kvcache_dtype dtype; /* KVCACHE_F32, KVCACHE_F16 or KVCACHE_BF16 */
+  size_t tokens;
+  size_t heads;
+  size_t width;
+  ptrdiff_t token_stride;
+  ptrdiff_t head_stride;
+} kvcache_rows;
+
+typedef struct kvcache_stats {
+  uint64_t budget_bytes;
+  uint64_t committed_bytes;
+  uint64_t peak_bytes;
+  uint64_t used_bytes;
+  uint64_t open_sequences;
+  uint64_t indexed_blocks;
+  uint64_t indexed_snapshots;
+  uint64_t evicted_blocks;
+  uint64_t evicted_snapshots;
+} kvcache_stats;
+
+KVCACHE_API const char* kvcache_version(void);
+KVCACHE_API const char* kvcache_last_error(void);
+KVCACHE_API const char* kvcache_status_name(kvcache_status status);
+
+KVCACHE_API kvcache_status kvcache_cache_create(const kvcache_state_decl* decls, size_t decl_count,
+                                                const kvcache_options* options,
+                                                kvcache_cache** out);
+KVCACHE_API void kvcache_cache_destroy(kvcache_cache* cache); /* NULL is fine */
+KVCACHE_API kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* out);
+
+/* `space` (may be NULL) separates prefixes: only equal bytes share. */
+KVCACHE_API kvcache_status kvcache_sequence_open(kvcache_cache* cache, const int32_t* tokens,
+                                                 size_t token_count, const void* space,
+                                                 size_t space_bytes, kvcache_sequence** out);
+KVCACHE_API void kvcache_sequence_close(kvcache_sequence* sequence); /* frees; NULL is fine */
+KVCACHE_API uint64_t kvcache_sequence_cached_tokens(const kvcache_sequence* sequence);
+KVCACHE_API uint64_t kvcache_sequence_length(const kvcache_sequence* sequence);
+KVCACHE_API kvcache_status kvcache_sequence_extend(kvcache_sequence* sequence,
+                                                   const int32_t* tokens, size_t token_count);
+KVCACHE_API kvcache_status kvcache_sequence_write(kvcache_sequence* sequence, int32_t layer,
+                                                  uint64_t start, const kvcache_rows* components,
+                                                  size_t component_count);
+KVCACHE_API kvcache_status kvcache_sequence_read(const kvcache_sequence* sequence, int32_t layer,
+                                                 uint64_t start, const kvcache_rows* components,
+                                                 size_t component_count);
+/* Address and bytes of a live tensor; valid until the sequence is closed. */
+KVCACHE_API kvcache_status kvcache_sequence_state(const kvcache_sequence* sequence, int32_t layer,
+                                                  const char* name, void** out_data,
+                                                  uint64_t* out_bytes);
+KVCACHE_API kvcache_status kvcache_sequence_advance(kvcache_sequence* sequence, uint64_t positions);
+KVCACHE_API kvcache_status kvcache_sequence_snapshot(kvcache_sequence* sequence);
+KVCACHE_API kvcache_status kvcache_sequence_publish(kvcache_sequence* sequence);
+KVCACHE_API kvcache_status kvcache_sequence_fork(kvcache_sequence* sequence,
+                                                 kvcache_sequence** out);
+KVCACHE_API kvcache_status kvcache_sequence_truncate(kvcache_sequence* sequence, uint64_t position);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVCACHE_C_H */
