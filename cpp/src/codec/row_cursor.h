@@ -30,6 +30,19 @@ class RowCursor {
     return row;
   }
 
+  // The next `count` rows.
+  void fill(Byte** rows, std::size_t count) {
+    if (heads_ != 1) {
+      for (std::size_t i = 0; i < count; ++i) rows[i] = next();
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      rows[i] = row_ + static_cast<std::ptrdiff_t>(i) * token_stride_;
+    }
+    row_ += static_cast<std::ptrdiff_t>(count) * token_stride_;
+    token_ = row_;
+  }
+
  private:
   Byte* token_ = nullptr;
   Byte* row_ = nullptr;

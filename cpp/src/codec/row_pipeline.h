@@ -1,6 +1,7 @@
 // The drivers that the vector rows share: blocks of 16 rows, the scale of each row, streaming
 // stores, prefetch. An instruction set supplies the primitives as static functions of a struct:
-//   Partial, magnitudes<In>, reduce<In>, quantise<In>, quantise_by_division<In>,
+//   Partial, magnitudes<In>, reduce<In> (whether a row overflows F16), quantise<In>,
+//   quantise_by_division<In>,
 //   decode<Out>, convert<From, To>, prefetch, stream_line, stream_fence.
 // Included only by rows_<isa>.cc: all in an anonymous namespace, nothing from the standard library
 // that could emit a shared symbol compiled with the file's flags.
@@ -22,6 +23,7 @@ inline constexpr std::size_t kBlockRows = 16;
 inline constexpr std::size_t kGroupRows = 4;
 inline constexpr std::size_t kGroups = kBlockRows / kGroupRows;
 inline constexpr std::size_t kStreamWidthMax = 1024;
+inline constexpr std::size_t kPrefetchBytes = 8192;  // this far ahead of the row in work
 
 // Element formats. kOverflow: the smallest magnitude that is not finite in F16.
 struct F32 {
@@ -134,98 +136,114 @@ class StreamWriter {
 };
 
 template <typename Isa>
-struct Block {
-  const char* rows[kBlockRows];
-  typename Isa::Partial partial[kGroups];
-  Scales scales;
-};
-
-template <typename Isa>
 KVCACHE_INLINE void prefetch_row(const char* row, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += kLine) Isa::prefetch(row + offset);
 }
 
-// Rows of a block that a job of `rows` rows has left.
-KVCACHE_INLINE std::size_t rows_in_block(std::size_t rows, std::size_t block) {
-  const std::size_t left = rows - block * kBlockRows;
-  return left < kBlockRows ? left : kBlockRows;
-}
+// Sixteen rows on their way: first their maxima are taken, then their scales, then their codes.
+template <typename Isa, typename In>
+struct Block {
+  std::size_t count = 0;  // rows; spare lanes repeat the first one
+  const char* rows[kBlockRows];
+  typename Isa::Partial partial[kGroups];
+  Scales scales;
+
+  KVCACHE_INLINE void start(RowCursor<const char>& cursor, std::size_t rows_left) {
+    count = rows_left < kBlockRows ? rows_left : kBlockRows;
+    if (count == kBlockRows) return cursor.fill(rows, kBlockRows);
+    cursor.fill(rows, count);
+    for (std::size_t row = count; row < kBlockRows; ++row) rows[row] = rows[0];
+  }
+
+  KVCACHE_INLINE void take_maxima(std::size_t group, std::size_t width) {
+    partial[group] = Isa::template magnitudes<In>(rows + group * kGroupRows, width);
+  }
+
+  // Writes the scales; returns the first row that is not finite, or `count`.
+  KVCACHE_INLINE std::size_t finish_scales(float* out) {
+    alignas(64) std::uint32_t magnitude[kBlockRows];
+    if (Isa::template reduce<In>(partial, magnitude)) [[unlikely]] {
+      std::size_t row = 0;
+      while (magnitude[row] < In::kOverflow) ++row;
+      return row;
+    }
+    find_scales<In>(magnitude, scales);
+    if (count == kBlockRows) [[likely]] {
+      __builtin_memcpy(out, scales.scale, sizeof scales.scale);
+    } else {
+      __builtin_memcpy(out, scales.scale, count * sizeof(float));
+    }
+    return count;
+  }
+
+  KVCACHE_INLINE void write_codes(std::size_t group, std::size_t width, std::int8_t* codes) {
+    const std::size_t first = group * kGroupRows;
+    for (std::size_t i = first; i < first + kGroupRows; ++i) {
+      if (i >= count) [[unlikely]]
+        return;
+      if (scales.divide[i] != 0) [[unlikely]] {
+        Isa::template quantise_by_division<In>(rows[i], width, scales.scale[i], codes + i * width);
+      } else {
+        Isa::template quantise<In>(rows[i], width, scales.inverse[i], codes + i * width);
+      }
+    }
+  }
+};
 
 // Encodes INT8 as a software pipeline: while block k is quantised, the maxima of block k + 2 are
 // gathered, and the divisions of block k + 1 finish in the shadow of both.
-template <typename Isa, typename In, std::size_t kWidth, bool kStream>
+template <typename Isa, typename In, std::size_t kWidth, bool kFar>
 std::size_t encode_int8_blocks(const EncodeJob& job) {
   const std::size_t width = kWidth != 0 ? kWidth : job.width;
   const std::size_t row_bytes = width * In::kBytes;
   const std::size_t blocks = (job.rows + kBlockRows - 1) / kBlockRows;
+  const std::size_t ahead_tokens = kPrefetchBytes / (row_bytes * job.heads) + 1;
+  const std::ptrdiff_t ahead = static_cast<std::ptrdiff_t>(ahead_tokens) * job.token_stride;
+  const bool stream = kFar && job.stream && width <= kStreamWidthMax;
   RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
-  RowCursor<const char> ahead = cursor;
-  if (job.prefetch) {
-    for (std::size_t bytes = 0; bytes < 8192; bytes += row_bytes) ahead.next();
-  }
-  StreamWriter<Isa, kStream ? kBlockRows * kStreamWidthMax : kLine> writer;
+  StreamWriter<Isa, kFar ? kBlockRows * kStreamWidthMax : kLine> writer;
   writer.start(job.packed);
   auto* codes = reinterpret_cast<std::int8_t*>(job.packed);
-  Block<Isa> ring[3];
-  Block<Isa>* coming = &ring[0];
-  Block<Isa>* due = &ring[1];
-  Block<Isa>* between = &ring[2];
+  Block<Isa, In> ring[3];
+  Block<Isa, In>* coming = &ring[0];
+  Block<Isa, In>* between = &ring[1];
+  Block<Isa, In>* due = &ring[2];
   for (std::size_t step = 0; step < blocks + 2; ++step) {
-    const std::size_t coming_rows = step < blocks ? rows_in_block(job.rows, step) : 0;
-    const std::size_t due_rows = step >= 2 ? rows_in_block(job.rows, step - 2) : 0;
-    std::int8_t* target = kStream ? reinterpret_cast<std::int8_t*>(writer.reserve()) : codes;
-    for (std::size_t row = 0; row < coming_rows; ++row) coming->rows[row] = cursor.next();
-    for (std::size_t row = coming_rows; row < kBlockRows && coming_rows != 0; ++row) {
-      coming->rows[row] = coming->rows[0];  // spare lanes repeat a row that counts anyway
-    }
-    for (std::size_t group = 0; group < kGroups; ++group) {
-      const std::size_t first = group * kGroupRows;
-      if (coming_rows != 0) {
-        if (job.prefetch) {
+    std::int8_t* target = stream ? reinterpret_cast<std::int8_t*>(writer.reserve()) : codes;
+    if (step < blocks) {
+      coming->start(cursor, job.rows - step * kBlockRows);
+      for (std::size_t group = 0; group < kGroups; ++group) {
+        if constexpr (kFar) {
           for (std::size_t i = 0; i < kGroupRows; ++i) {
-            prefetch_row<Isa>(ahead.next(), row_bytes);
+            prefetch_row<Isa>(coming->rows[group * kGroupRows + i] + ahead, row_bytes);
           }
         }
-        coming->partial[group] = Isa::template magnitudes<In>(coming->rows + first, width);
+        coming->take_maxima(group, width);
+        due->write_codes(group, width, target);
       }
-      for (std::size_t row = first; row < first + kGroupRows && row < due_rows; ++row) {
-        std::int8_t* to = target + row * width;
-        if (due->scales.divide[row] != 0) [[unlikely]] {
-          Isa::template quantise_by_division<In>(due->rows[row], width, due->scales.scale[row], to);
-        } else {
-          Isa::template quantise<In>(due->rows[row], width, due->scales.inverse[row], to);
-        }
+    } else {
+      for (std::size_t group = 0; group < kGroups; ++group) {
+        due->write_codes(group, width, target);
       }
     }
-    if (due_rows != 0) {
-      if constexpr (kStream) {
-        writer.commit(due_rows * width);
-      } else {
-        codes += due_rows * width;
-      }
+    if (stream) {
+      writer.commit(due->count * width);
+    } else {
+      codes += due->count * width;
     }
-    if (coming_rows != 0) {
-      alignas(64) std::uint32_t magnitude[kBlockRows];
-      Isa::template reduce<In>(coming->partial, magnitude);
-      std::uint32_t overflow = 0;
-      for (std::size_t i = 0; i < kBlockRows; ++i) {
-        overflow |= magnitude[i] >= In::kOverflow ? 1U : 0U;
-      }
-      if (overflow != 0) [[unlikely]] {
-        std::size_t row = 0;
-        while (magnitude[row] < In::kOverflow) ++row;
-        return step * kBlockRows + row;
-      }
-      find_scales<In>(magnitude, coming->scales);
-      __builtin_memcpy(job.scales + step * kBlockRows, coming->scales.scale,
-                       coming_rows * sizeof(float));
+    if (step < blocks) {
+      const std::size_t good = coming->finish_scales(job.scales + step * kBlockRows);
+      if (good < coming->count) [[unlikely]]
+        return step * kBlockRows + good;
+    } else {
+      coming->count = 0;
     }
-    Block<Isa>* finished = due;
+    Block<Isa, In>* finished = due;
     due = between;
     between = coming;
     coming = finished;
   }
-  if constexpr (kStream) writer.finish();
+  if (stream) writer.finish();
   return job.rows;
 }
 
@@ -248,7 +266,7 @@ std::size_t encode_int8_blocks(const EncodeJob& job) {
 
 template <typename Isa, typename In>
 std::size_t encode_int8(const EncodeJob& job) {
-  if (job.stream && job.width <= kStreamWidthMax) {
+  if (job.prefetch || job.stream) {
 #define KVCACHE_BODY(w) encode_int8_blocks<Isa, In, w, true>(job)
     KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
 #undef KVCACHE_BODY
@@ -268,7 +286,7 @@ void encode_f16(const EncodeJob& job) {
   char* target = job.packed;
   for (std::size_t row = 0; row < job.rows; ++row) {
     const char* source = cursor.next();
-    if (job.prefetch) prefetch_row<Isa>(source + 8192, job.width * From::kBytes);
+    if (job.prefetch) prefetch_row<Isa>(source + kPrefetchBytes, job.width * From::kBytes);
     Isa::template convert<From, F16>(source, job.width, stream ? writer.reserve() : target);
     if (stream) writer.commit(row_bytes);
     target += row_bytes;
@@ -315,7 +333,7 @@ void decode_from_memory(const DecodeJob& job) {
   const std::size_t out_bytes = job.width * Out::kBytes;
   const std::size_t in_bytes = job.width * Row::kPackedBytes;
   const std::size_t turn_rows = out_bytes < kTurnBytes ? kTurnBytes / out_bytes : 1;
-  const std::size_t distance = job.run_count > 1 ? 1024 : 8192;
+  const std::size_t distance = job.run_count > 1 ? 1024 : kPrefetchBytes;
   const bool stream = job.stream && job.width <= kStreamWidthMax;
   StreamWriter<Isa, kStage> writers[kDecodeRunsMax];
   RowCursor<char> cursors[kDecodeRunsMax];

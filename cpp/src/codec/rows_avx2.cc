@@ -78,10 +78,14 @@ struct Avx2 {
   }
 
   template <typename In>
-  KVCACHE_INLINE static void reduce(const Partial* four, std::uint32_t* magnitude) {
+  KVCACHE_INLINE static bool reduce(const Partial* four, std::uint32_t* magnitude) {
     auto* out = reinterpret_cast<__m256i*>(magnitude);
-    _mm256_store_si256(out, reduce8<In>(four[0], four[1]));
-    _mm256_store_si256(out + 1, reduce8<In>(four[2], four[3]));
+    const __m256i low = reduce8<In>(four[0], four[1]);
+    const __m256i high = reduce8<In>(four[2], four[3]);
+    _mm256_store_si256(out, low);
+    _mm256_store_si256(out + 1, high);
+    const __m256i limit = _mm256_set1_epi32(static_cast<int>(In::kOverflow) - 1);
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi32(_mm256_max_epi32(low, high), limit)) != 0;
   }
 
   KVCACHE_INLINE static __m256 bf16_to_f32(__m128i half) {

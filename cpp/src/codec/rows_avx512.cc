@@ -75,7 +75,7 @@ struct Avx512 {
   }
 
   template <typename In>
-  KVCACHE_INLINE static void reduce(const Partial* four, std::uint32_t* magnitude) {
+  KVCACHE_INLINE static bool reduce(const Partial* four, std::uint32_t* magnitude) {
     const __m512i ab = merge32<In>(four[0], four[1]);
     const __m512i cd = merge32<In>(four[2], four[3]);
     __m512i all = max<In>(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
@@ -86,33 +86,40 @@ struct Avx512 {
     // Lane l, dword g holds row 4 g + l.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_store_si512(magnitude, _mm512_permutexvar_epi32(order, all));
+    return _mm512_cmpge_epi32_mask(all, _mm512_set1_epi32(In::kOverflow)) != 0;
   }
 
-  // 16 elements as the F16 format stores them, widened.
-  template <typename In>
-  KVCACHE_INLINE static __m512 widen(__m512i low) {
-    if constexpr (kSame<In, F16>) return _mm512_cvtph_ps(_mm512_castsi512_si256(low));
-    if constexpr (kSame<In, F32>) {
-      return _mm512_cvtph_ps(_mm512_cvtps_ph(_mm512_castsi512_ps(low), kNearest));
-    }
-    return bf16_to_f32(_mm512_castsi512_si256(low));
-  }
   KVCACHE_INLINE static __m512 bf16_to_f32(__m256i half) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
   }
+  KVCACHE_INLINE static __m512 through_f16(__m512 values) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(values, kNearest));
+  }
+
+  // 16 elements, widened; exact.
   template <typename In>
-  KVCACHE_INLINE static __m512i load16(const char* at) {
-    if constexpr (kSame<In, F32>) return _mm512_loadu_si512(at);
-    return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  KVCACHE_INLINE static __m512 load16(const char* at) {
+    if constexpr (kSame<In, F32>) {
+      return _mm512_loadu_ps(at);
+    } else {
+      const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+      return kSame<In, F16> ? _mm512_cvtph_ps(half) : bf16_to_f32(half);
+    }
   }
   template <typename In>
-  KVCACHE_INLINE static __m512i load_tail(const char* at, std::size_t count) {
-    if constexpr (kSame<In, F32>) return _mm512_maskz_loadu_epi32(first16(count), at);
-    return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(first16(count), at));
+  KVCACHE_INLINE static __m512 load_tail(const char* at, std::size_t count) {
+    if constexpr (kSame<In, F32>) {
+      return _mm512_maskz_loadu_ps(first16(count), at);
+    } else {
+      const __m256i half = _mm256_maskz_loadu_epi16(first16(count), at);
+      return kSame<In, F16> ? _mm512_cvtph_ps(half) : bf16_to_f32(half);
+    }
   }
 
   // The low byte of each lane is the code: adding 1.5 * 2^23 rounds to even at the units.
+  template <typename In>
   KVCACHE_INLINE static __m512i scale_and_round(__m512 elements, __m512 inverse) {
+    if constexpr (kSame<In, F32>) elements = through_f16(elements);
     return _mm512_castps_si512(_mm512_fmadd_ps(elements, inverse, _mm512_set1_ps(0x1.8p23F)));
   }
 
@@ -123,17 +130,17 @@ struct Avx512 {
       const __m512i v = _mm512_loadu_si512(row);
       const __m512i w = _mm512_loadu_si512(row + 64);
       const auto even = [&](__m512i x) {
-        return scale_and_round(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), inverse);
+        return scale_and_round<In>(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), inverse);
       };
       const auto odd = [&](__m512i x) {
-        return scale_and_round(_mm512_castsi512_ps(_mm512_and_si512(x, odd_mask)), inverse);
+        return scale_and_round<In>(_mm512_castsi512_ps(_mm512_and_si512(x, odd_mask)), inverse);
       };
       const __m512i order = _mm512_load_si512(kLowBytes.paired);
       return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(even(v), order, odd(v)),
                                      _mm512_permutex2var_epi8(even(w), order, odd(w)));
     } else {
       const auto part = [&](std::size_t i) {
-        return scale_and_round(widen<In>(load16<In>(row + 16 * i * In::kBytes)), inverse);
+        return scale_and_round<In>(load16<In>(row + 16 * i * In::kBytes), inverse);
       };
       const __m512i order = _mm512_load_si512(kLowBytes.in_turn);
       return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(part(0), order, part(1)),
@@ -150,13 +157,13 @@ struct Avx512 {
       _mm512_storeu_si512(codes + i, quantise64<In>(row + i * In::kBytes, by));
     }
     for (; i + 16 <= width; i += 16) {
-      const __m512i q = scale_and_round(widen<In>(load16<In>(row + i * In::kBytes)), by);
+      const __m512i q = scale_and_round<In>(load16<In>(row + i * In::kBytes), by);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(q));
     }
     if (i < width) {
-      const __m512i tail = load_tail<In>(row + i * In::kBytes, width - i);
+      const __m512 tail = load_tail<In>(row + i * In::kBytes, width - i);
       _mm512_mask_cvtepi32_storeu_epi8(codes + i, first16(width - i),
-                                       scale_and_round(widen<In>(tail), by));
+                                       scale_and_round<In>(tail, by));
     }
   }
 
@@ -165,8 +172,7 @@ struct Avx512 {
                                                              float scale, std::int8_t* codes) {
     for (std::size_t i = 0; i < width; i += 16) {
       const std::size_t count = width - i < 16 ? width - i : 16;
-      __m512 h = widen<In>(load_tail<In>(row + i * In::kBytes, count));
-      if constexpr (kSame<In, Bf16>) h = _mm512_cvtph_ps(_mm512_cvtps_ph(h, kNearest));
+      const __m512 h = through_f16(load_tail<In>(row + i * In::kBytes, count));
       const __m512i q = _mm512_cvt_roundps_epi32(_mm512_div_ps(h, _mm512_set1_ps(scale)), kNearest);
       _mm512_mask_cvtepi32_storeu_epi8(codes + i, first16(count), q);
     }
@@ -221,12 +227,6 @@ struct Avx512 {
     }
   }
 
-  template <typename From>
-  KVCACHE_INLINE static __m512 load_exact(__m512i low) {
-    if constexpr (kSame<From, F32>) return _mm512_castsi512_ps(low);
-    return widen<From>(low);
-  }
-
   template <typename From, typename To>
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
     if constexpr (kSame<From, To>) {
@@ -235,11 +235,11 @@ struct Avx512 {
     }
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
-      store<To>(to + i * To::kBytes, load_exact<From>(load16<From>(from + i * From::kBytes)));
+      store<To>(to + i * To::kBytes, load16<From>(from + i * From::kBytes));
     }
     if (i < width) {
-      const __m512i tail = load_tail<From>(from + i * From::kBytes, width - i);
-      store_tail<To>(to + i * To::kBytes, load_exact<From>(tail), width - i);
+      const __m512 tail = load_tail<From>(from + i * From::kBytes, width - i);
+      store_tail<To>(to + i * To::kBytes, tail, width - i);
     }
   }
 

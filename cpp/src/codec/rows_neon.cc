@@ -48,8 +48,13 @@ struct Neon {
   }
 
   template <typename In>
-  KVCACHE_INLINE static void reduce(const Partial* four, std::uint32_t* magnitude) {
+  KVCACHE_INLINE static bool reduce(const Partial* four, std::uint32_t* magnitude) {
     __builtin_memcpy(magnitude, four, kGroups * sizeof(Partial));
+    std::uint32_t overflow = 0;
+    for (std::size_t i = 0; i < kBlockRows; ++i) {
+      overflow |= magnitude[i] >= In::kOverflow ? 1U : 0U;
+    }
+    return overflow != 0;
   }
 
   KVCACHE_INLINE static float32x4_t through_f16(float32x4_t values) {
