@@ -344,6 +344,20 @@ def _reworded(text: str, value: Any) -> str:
     return text.replace("Object missing", "missing")
 
 
+def checked(name: str, value: Any, least: int = 0) -> int:
+    """``value`` if it is an integer of 64 bits, unsigned, and at least ``least``.
+
+    Raises:
+        InvalidArgumentError: it is not; the message names the argument.
+    """
+    if type(value) is not int or not least <= value <= U64_MAX:
+        noun = "a positive integer" if least == 1 else f"an integer from {least}"
+        raise InvalidArgumentError(
+            f"{name}: expected {noun} of at most 64 bits, got {describe(value)}"
+        )
+    return value
+
+
 def describe(value: Any) -> str:
     """A short, one-line rendering of any input for an error message."""
     try:
@@ -365,6 +379,10 @@ def _lookup(data: Any, path: str) -> Any:
 def _check_u64(value: Any) -> None:
     if isinstance(value, int) and value > U64_MAX:
         raise _FieldError("", f"expected at most {U64_MAX}, got {describe(value)}")
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            if isinstance(item, int) and item > U64_MAX:
+                raise _FieldError(f"[{index}]", f"expected at most {U64_MAX}, got {describe(item)}")
 
 
 def _renamed(data: Any) -> Any:
