@@ -53,6 +53,7 @@ _EXPORTS = {
         "state",
     ),
 }
+_EXPORTS |= dict.fromkeys(["json_schema", "public_types"], "schema")
 _EXPORTS |= dict.fromkeys(["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"], "block")
 _EXPORTS |= dict.fromkeys(["CacheStateStrategy", "SlidingWindowLayerCount"], "strategy")
 _EXPORTS |= dict.fromkeys(

@@ -35,8 +35,8 @@ __all__ = [
 
 U64_MAX = 2**64 - 1
 # msgspec bounds fit i64, so the upper end of u64 is checked by Value.
-U64 = Annotated[int, msgspec.Meta(ge=0)]
-PositiveU64 = Annotated[int, msgspec.Meta(ge=1)]
+U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+PositiveU64 = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": U64_MAX})]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 PositiveU32 = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 Dim = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # tensor axes are i32 on every side
