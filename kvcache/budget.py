@@ -6,7 +6,7 @@ draft pool is taken next, and what is left becomes blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from kvcache.serde import U64, PositiveU64, Value, checked
@@ -77,7 +77,7 @@ class KvBudget(Value):
         from kvcache import _core
 
         pools = _core.solve_kv_pools(
-            **{name: getattr(self, name) for name in self.__dataclass_fields__}
+            **{field.name: getattr(self, field.name) for field in fields(self)}
         )
         return KvPools(pools.blocks, pools.draft_blocks, pools.clamped)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -142,5 +142,5 @@ def _component(component: StateComponentPolicy, floating_bytes: int) -> dict[str
 
 def _argument(variant: Any) -> int:
     """The one number of a dimension or presence; 1 where it has none."""
-    names = variant.__dataclass_fields__
-    return int(getattr(variant, next(iter(names)))) if names else 1
+    names = [field.name for field in fields(variant)]
+    return int(getattr(variant, names[0])) if names else 1

@@ -251,6 +251,7 @@ def _load(cls: type[Json], data: Any, forbid_unknown_keys: bool) -> Any:
 
 def _decode(target: type[Any], data: Any) -> Any:
     """Msgspec hook for what it cannot describe: variants, and classes with their own JSON."""
+    target = typing.get_origin(target) or target  # LayerSchedule[...] has one JSON form
     if isinstance(data, target):
         return data
     if hasattr(target, "_from_plain"):
@@ -327,15 +328,16 @@ def _split(error: BaseException) -> tuple[str, str]:
     return text, path.removesuffix("`")
 
 
-_BOUND = re.compile(r"Expected `int` >= (-?\d+)$")
+_BOUND = re.compile(r"Expected `int` (>=|<=) (-?\d+)$")
 _TYPE = re.compile(r"Expected `([^`]+)`(?:, got `\w+`)?$")
 _NOUNS = {"int": "an integer", "str": "a string", "bool": "true or false", "array": "a list"}
 
 
 def _reworded(text: str, value: Any) -> str:
     if bound := _BOUND.match(text):
-        noun = {"1": "a positive integer", "0": "an integer that is not negative"}
-        return f"expected {noun.get(bound[1], 'more')}, got {describe(value)}"
+        word = "least" if bound[1] == ">=" else "most"
+        noun = "a positive integer" if bound.groups() == (">=", "1") else f"at {word} {bound[2]}"
+        return f"expected {noun}, got {describe(value)}"
     if kind := _TYPE.match(text):
         nouns = " or ".join(_NOUNS.get(k.strip(), f"an {k.strip()}") for k in kind[1].split("|"))
         return f"expected {nouns}, got {describe(value)}"

@@ -18,7 +18,11 @@ StateDecl paged(Section section = Section::kMain, std::uint32_t window = 0) {
 }
 
 StateDecl fixed(std::uint64_t elements) {
-  return {.id = "h", .component = "state.recurrent", .kind = StateKind::kRecurrent, .dtype = DType::kF32, .shape = {elements}};
+  return {.id = "h",
+          .component = "state.recurrent",
+          .kind = StateKind::kRecurrent,
+          .dtype = DType::kF32,
+          .shape = {elements}};
 }
 
 KvBudget budget(std::uint64_t available, bool prefix_cache = true) {

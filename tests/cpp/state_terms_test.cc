@@ -13,7 +13,9 @@ constexpr std::uint64_t kHuge = std::uint64_t{1} << 63;
 
 StateDecl state(std::string id, StateKind kind, DType dtype, std::vector<std::uint64_t> shape,
                 VerifyRule verify = VerifyRule::kNone) {
-  return {.id = std::move(id), .component = "state", .kind = kind,
+  return {.id = std::move(id),
+          .component = "state",
+          .kind = kind,
           .dtype = dtype,
           .shape = std::move(shape),
           .verify = verify};
