@@ -53,6 +53,63 @@ _EXPORTS = {
         "state",
     ),
 }
+_EXPORTS |= dict.fromkeys(["json_schema", "public_types"], "schema")
+_EXPORTS |= dict.fromkeys(["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"], "block")
+_EXPORTS |= dict.fromkeys(["CacheStateStrategy", "SlidingWindowLayerCount"], "strategy")
+_EXPORTS |= dict.fromkeys(
+    [
+        "AvailableMemory",
+        "EstimationCompleteness",
+        "InputModalities",
+        "InputTokenCount",
+        "ModelCapabilities",
+        "ObservationKind",
+        "Observed",
+        "PhysicalMemorySemantics",
+        "StateMemoryLayout",
+    ],
+    "capability",
+)
+_EXPORTS |= dict.fromkeys(
+    ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"], "estimate"
+)
+_EXPORTS |= dict.fromkeys(
+    ["AdmissionRejection", "AdmissionRequest", "AdmissionResult", "apply_admission_policy"],
+    "admission",
+)
+_EXPORTS |= dict.fromkeys(
+    [
+        "BlockPool",
+        "CacheInputs",
+        "CacheTerm",
+        "Holding",
+        "LookupInputs",
+        "StateInputs",
+        "StateTerm",
+        "VerifyInputs",
+        "block_bytes",
+        "cache_terms",
+        "hash_table_bytes",
+        "max_sequences",
+        "max_tokens",
+        "retained_bytes",
+        "retained_units",
+        "state_terms",
+    ],
+    "terms",
+)
+_EXPORTS |= dict.fromkeys(
+    [
+        "KvBudget",
+        "KvPools",
+        "best_slots",
+        "demanded_blocks",
+        "fit_ring_depth",
+        "largest_fitting",
+        "verify_steps_by_slot",
+    ],
+    "budget",
+)
 _EXPORTS |= dict.fromkeys(["Cache", "CacheStats", "Explanation", "Sequence"], "cache")
 _EXPORTS |= {"StatePlan": "plan"}
 _MODULES = ["codec", "errors", "models"]

@@ -1,6 +1,7 @@
 """Types of the compiled core; private, checked against the module by tests/python/test_stubs.py."""
 
 import enum
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
@@ -57,6 +58,7 @@ class StateDecl:
         row_scale_bytes: int,
         window: int,
         verify: VerifyRule,
+        record_tokens: int = 1,
     ) -> None: ...
     @property
     def id(self) -> str: ...
@@ -78,6 +80,8 @@ class StateDecl:
     def window(self) -> int: ...
     @property
     def verify(self) -> VerifyRule: ...
+    @property
+    def record_tokens(self) -> int: ...
 
 def unit_bytes(decl: StateDecl, /) -> int: ...
 
@@ -146,6 +150,156 @@ class StatePlan:
     def fingerprint(self) -> str: ...
     def sequence_bytes(self, tokens: int, chunk_tokens: int) -> int: ...
     def hit_bytes(self, tokens: int) -> int: ...
+
+class Holding(enum.IntEnum):
+    LIVE = 0
+    STEPS = 1
+    CHECKPOINT = 2
+    BLOCKS = 3
+
+class StateTerm:
+    @property
+    def decl(self) -> int: ...
+    @property
+    def holding(self) -> Holding: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+class CacheTerm:
+    @property
+    def decl(self) -> int: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def host(self) -> bool: ...
+
+def state_terms(
+    decls: SequenceOf[StateDecl],
+    *,
+    slots: int,
+    verify: tuple[SequenceOf[int], int] | None,
+    kv: tuple[int, int] | None,
+    draft_kv: tuple[int, int] | None,
+) -> list[StateTerm]: ...
+def cache_terms(
+    decls: SequenceOf[StateDecl],
+    *,
+    prefix_snapshot_slots: int,
+    ring: tuple[int, int],
+    carry: tuple[int, int],
+    verify_table_rows: int,
+    capture_rows: int,
+    lookup: tuple[int, int] | None,
+    tree: tuple[int, int] | None,
+    drafts: tuple[int, int] | None,
+) -> list[CacheTerm]: ...
+def retained_units(decl: StateDecl, tokens: int, block_tokens: int) -> int: ...
+def retained_bytes(decls: SequenceOf[StateDecl], tokens: int, block_tokens: int) -> int: ...
+def hash_table_bytes(entries: int, entry_bytes: int) -> int: ...
+
+class KvPools:
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def draft_blocks(self) -> int: ...
+    @property
+    def clamped(self) -> bool: ...
+
+def solve_kv_pools(
+    *,
+    available_bytes: int,
+    reserved_bytes: int,
+    block_bytes: int,
+    block_tokens: int,
+    sequences: int,
+    max_tokens: int,
+    prefix_cache: bool,
+    draft_block_bytes: int,
+    draft_sequences: int,
+) -> KvPools: ...
+def block_index_bytes(decls: SequenceOf[StateDecl], section: Section, block_tokens: int) -> int: ...
+def demanded_blocks(sequences: int, tokens: int, block_tokens: int) -> int: ...
+def fit_ring_depth(
+    requested: int, depth_bytes: int, reserved_bytes: int, headroom_bytes: int
+) -> int: ...
+def best_slots(max_tokens: int, block_tokens: int, blocks: Callable[[int], int]) -> int: ...
+def largest_fitting(first: int, last: int, fits: Callable[[int], bool]) -> int | None: ...
+def max_tokens(
+    decls: SequenceOf[StateDecl],
+    *,
+    sequences: int,
+    memory_bytes: int,
+    block_tokens: int,
+    limit: int,
+) -> int | None: ...
+def max_sequences(
+    decls: SequenceOf[StateDecl], *, tokens: int, memory_bytes: int, block_tokens: int, limit: int
+) -> int | None: ...
+def verify_steps_by_slot(sequences: int, *, drafts: int, uniform: bool) -> list[int]: ...
+
+class AxisKind(enum.IntEnum):
+    BATCH = 0
+    PREFIX_TOKENS = 1
+    PREFIX_TOKENS_DIV = 2
+    PREFIX_TOKENS_REM = 3
+    FIXED = 4
+    SCALAR = 5
+
+class Presence(enum.IntEnum):
+    REQUIRED = 0
+    OPTIONAL = 1
+    PREFIX_REMAINDER_NON_ZERO = 2
+    PREFIX_AT_LEAST = 3
+    CHARGED_ELSEWHERE = 4
+
+class EstimateComponent:
+    def __init__(
+        self,
+        *,
+        name: str,
+        shape: SequenceOf[tuple[AxisKind, int]],
+        element_bytes: int,
+        presence: Presence,
+        presence_value: int,
+        attention: bool,
+    ) -> None: ...
+
+class EstimateLayer:
+    def __init__(
+        self, *, prefix_lag: int, window: int, components: SequenceOf[EstimateComponent]
+    ) -> None: ...
+
+class RuntimeEstimate:
+    @property
+    def fixed_bytes(self) -> int: ...
+    @property
+    def context_bytes(self) -> int: ...
+    @property
+    def growth_bytes(self) -> int: ...
+    @property
+    def embedding_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def requested_bytes(self) -> int: ...
+    @property
+    def window_bounds(self) -> list[int]: ...
+
+def estimate_runtime_state(
+    layers: SequenceOf[EstimateLayer],
+    *,
+    positions: int,
+    batch: int,
+    floating_bytes: int,
+    granularity: int,
+    media_positions: int,
+    hidden_size: int,
+    media_workspace_bytes: int,
+) -> RuntimeEstimate: ...
 
 class HitLimit(enum.IntEnum):
     NONE = 0

@@ -35,8 +35,8 @@ __all__ = [
 
 U64_MAX = 2**64 - 1
 # msgspec bounds fit i64, so the upper end of u64 is checked by Value.
-U64 = Annotated[int, msgspec.Meta(ge=0)]
-PositiveU64 = Annotated[int, msgspec.Meta(ge=1)]
+U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+PositiveU64 = Annotated[int, msgspec.Meta(ge=1, extra_json_schema={"maximum": U64_MAX})]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 PositiveU32 = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 Dim = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # tensor axes are i32 on every side
@@ -251,6 +251,7 @@ def _load(cls: type[Json], data: Any, forbid_unknown_keys: bool) -> Any:
 
 def _decode(target: type[Any], data: Any) -> Any:
     """Msgspec hook for what it cannot describe: variants, and classes with their own JSON."""
+    target = typing.get_origin(target) or target  # LayerSchedule[...] has one JSON form
     if isinstance(data, target):
         return data
     if hasattr(target, "_from_plain"):
@@ -327,21 +328,36 @@ def _split(error: BaseException) -> tuple[str, str]:
     return text, path.removesuffix("`")
 
 
-_BOUND = re.compile(r"Expected `int` >= (-?\d+)$")
+_BOUND = re.compile(r"Expected `int` (>=|<=) (-?\d+)$")
 _TYPE = re.compile(r"Expected `([^`]+)`(?:, got `\w+`)?$")
 _NOUNS = {"int": "an integer", "str": "a string", "bool": "true or false", "array": "a list"}
 
 
 def _reworded(text: str, value: Any) -> str:
     if bound := _BOUND.match(text):
-        noun = {"1": "a positive integer", "0": "an integer that is not negative"}
-        return f"expected {noun.get(bound[1], 'more')}, got {describe(value)}"
+        word = "least" if bound[1] == ">=" else "most"
+        noun = "a positive integer" if bound.groups() == (">=", "1") else f"at {word} {bound[2]}"
+        return f"expected {noun}, got {describe(value)}"
     if kind := _TYPE.match(text):
         nouns = " or ".join(_NOUNS.get(k.strip(), f"an {k.strip()}") for k in kind[1].split("|"))
         return f"expected {nouns}, got {describe(value)}"
     if text.startswith("Expected"):
         return f"{text[0].lower()}{text[1:].replace('`', '')}, got {describe(value)}"
     return text.replace("Object missing", "missing")
+
+
+def checked(name: str, value: Any, least: int = 0) -> int:
+    """``value`` if it is an integer of 64 bits, unsigned, and at least ``least``.
+
+    Raises:
+        InvalidArgumentError: it is not; the message names the argument.
+    """
+    if type(value) is not int or not least <= value <= U64_MAX:
+        noun = "a positive integer" if least == 1 else f"an integer from {least}"
+        raise InvalidArgumentError(
+            f"{name}: expected {noun} of at most 64 bits, got {describe(value)}"
+        )
+    return value
 
 
 def describe(value: Any) -> str:
@@ -365,6 +381,10 @@ def _lookup(data: Any, path: str) -> Any:
 def _check_u64(value: Any) -> None:
     if isinstance(value, int) and value > U64_MAX:
         raise _FieldError("", f"expected at most {U64_MAX}, got {describe(value)}")
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            if isinstance(item, int) and item > U64_MAX:
+                raise _FieldError(f"[{index}]", f"expected at most {U64_MAX}, got {describe(item)}")
 
 
 def _renamed(data: Any) -> Any:
