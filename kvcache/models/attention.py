@@ -222,7 +222,7 @@ def upper_layers(*, flagged: bool) -> Pattern:
         window = f.optional_count(*WINDOW)
         if window is None:
             return [AttentionPolicy.full()] * layers
-        first = f.number("max_window_layers", f.class_default("max_window_layers") or 0)
+        first = f.number("max_window_layers")
         sliding = AttentionPolicy.sliding(window)
         return [sliding if i >= first else AttentionPolicy.full() for i in range(layers)]
 

@@ -42,6 +42,18 @@ FIELDS = frozenset(_NAMES.split())
 """Fields that the table covers."""
 
 
+# Model types of code outside that package, with the classes that their own ones copy.
+_SAME_AS = {
+    "deepseek_ref": "deepseek_v4",
+    "kimi_k2": "deepseek_v3",
+    "minimax_m1": "minimax",
+    "minimax_text_01": "minimax",
+    "mimo_v2": "mimo_v2_flash",
+    "rwkv5": "rwkv",
+    "rwkv6": "rwkv",
+}
+
+
 @cache
 def _table() -> dict[str, dict[str, int]]:
     text = files("kvcache.models").joinpath("class_defaults.json").read_text(encoding="utf-8")
@@ -51,5 +63,5 @@ def _table() -> dict[str, dict[str, int]]:
 
 def class_defaults(model_type: str) -> Mapping[str, int]:
     """Default of each field of a model type; empty for a type that the table does not have."""
-    row = _table().get(model_type)
+    row = _table().get(_SAME_AS.get(model_type, model_type))
     return row if isinstance(row, dict) else {}

@@ -113,7 +113,7 @@ _register(
     glm4v_moe_text granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3
     hyperclovax internlm internlm2 internlm3 iquestcoder jais2 minimax_m2 nanochat nemotron olmo
     olmo2 olmoe persimmon phi seed_oss solar_open stablelm stablelm_epoch sarvam_moe doge
-    gpt_neox gpt_neox_japanese biogpt opt codegen gptj gpt-sw3 gpt2 bloom xglm ctrl openai-gpt git
+    gpt_neox gpt_neox_japanese biogpt opt codegen gptj bloom xglm ctrl openai-gpt git
     cpmant baichuan xverse qwen minicpm minicpmv minicpmo orion aquila Yi deepseek bailing_moe
     bailing_moe_v2 arctic grok-1 telechat skywork mimo mimo_mtp phi3small step3_text
     chameleon llava llava_llama vipllava mellum laguna molmo molmo2_text
@@ -147,7 +147,7 @@ _register(periodic(4, "sliding_window_pattern"), "exaone_moe")
 _register(periodic(4), "olmo3")
 _register(periodic(5), "kolibri1")
 _register(periodic(4, "global_attn_every_n_layers"), "afmoe")
-_register(periodic(4, first_full=True), "cwm granite_swa granitemoe_swa step3p5 step3p7")
+_register(periodic(4, first_full=True), "cwm granite_swa granitemoe_swa")
 _register(periodic(3, "global_attn_every_n_layers", first_full=True), "modernbert-decoder")
 _register(periodic(6, last_full=True), "beam")
 _register(periodic(4, from_end=True), "muse_glimmer_text muse_spark_text")

@@ -27,6 +27,7 @@ HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_hea
 _ESSENTIAL = frozenset({*LAYERS, *HIDDEN, *HEADS})
 
 _SHOWN = 60
+_LARGEST_FACTOR = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,13 @@ class Options:
         tp: tensor-parallel ranks.
         encoder_positions: positions of the encoder that cross-attention keeps, if not the most
             that the configuration allows.
+        expand_latent: whether latent attention keeps keys and values of every head, as engines
+            without kernels for the latent do.
     """
 
     tp: int = 1
     encoder_positions: int | None = None
+    expand_latent: bool = False
 
 
 class Fields:
@@ -147,10 +151,22 @@ class Fields:
         return self.class_default(*names)
 
     def number(self, name: str, default: int = 0) -> int:
-        """A non-negative integer; ``default`` when absent or null."""
-        if not self.has(name):
+        """A non-negative integer; absent or null: the default of the class, else ``default``."""
+        if self.has(name):
+            return self._integer(name, 0, MAX_DIMENSION, "a non-negative integer")
+        if self.is_null(name) or self._defaults.get(name, default) == default:
             return default
-        return self._integer(name, 0, MAX_DIMENSION, "a non-negative integer")
+        return self.class_default(name) or 0
+
+    def scaled(self, name: str, size: int, default: float, *, multiple: int) -> int:
+        """``size`` times a positive factor, rounded up to a multiple."""
+        factor = self._data.get(name)
+        factor = default if factor is None else factor
+        if isinstance(factor, bool) or not isinstance(factor, int | float):
+            raise self.wrong(name, "a positive number")
+        if not 0 < factor <= _LARGEST_FACTOR:
+            raise self.wrong(name, f"a positive number of at most {_LARGEST_FACTOR}")
+        return int((size * factor + multiple - 1) // multiple) * multiple
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A boolean; ``default`` when absent or null."""
@@ -253,8 +269,12 @@ class Fields:
         """This object with some fields replaced, as for one layer that differs from the rest."""
         return self._copy({**self._data, **changes._data}, changes._path)
 
+    def with_value(self, name: str, value: int) -> Fields:
+        """This object with one field set to what was worked out for it."""
+        return self._copy({**self._data, name: value}, self._path)
+
     def renamed(self, **names: str) -> Fields:
-        """This object with fields under other names as well: ``renamed(head_dim="swa_head_dim")``."""
+        """This object with fields that are there under another name too, given as new=old."""
         found = {new: self._data[old] for new, old in names.items() if old in self._data}
         return self._copy({**self._data, **found}, self._path)
 

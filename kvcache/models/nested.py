@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from kvcache.errors import UnsupportedError
 from kvcache.models.fields import shown
-from kvcache.models.registry import find, reads_whole, suggestions
+from kvcache.models.registry import find, reads_whole, suggestions, why_refused
 
 if TYPE_CHECKING:
     from kvcache.errors import KVCacheError
     from kvcache.models.fields import Fields
+    from kvcache.models.registry import Family
 
 __all__ = ["find_decoder", "has_media"]
 
@@ -44,8 +45,8 @@ _DEPTH = 4
 _HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel\w*|Model|LM)$")
 
 
-def find_decoder(f: Fields, model_type: str | None) -> tuple[Fields, str]:
-    """The object that describes the decoder, and its model type.
+def find_decoder(f: Fields, model_type: str | None) -> tuple[Fields, str, Family]:
+    """The object that describes the decoder, its model type, and what reads it.
 
     Args:
         f: the outermost object.
@@ -69,9 +70,10 @@ def find_decoder(f: Fields, model_type: str | None) -> tuple[Fields, str]:
         inner.note("model_type", f"absent, taken as {shown(stated)}")
     if stated is None:
         raise f.error("model_type", "expected the name of a model type, but the field is absent")
-    if find(stated) is None:
+    family = find(stated)
+    if family is None:
         raise _unknown(inner, stated)
-    return inner, stated
+    return inner, stated, family
 
 
 def _model_type(f: Fields) -> str | None:
@@ -98,6 +100,11 @@ def _from_architecture(name: str) -> str | None:
 
 
 def _unknown(f: Fields, model_type: str) -> KVCacheError:
+    refused = why_refused(model_type)
+    if refused is not None:
+        return UnsupportedError(
+            f"{f.source}: {f.where('model_type')}: {shown(model_type)} is not supported: {refused}"
+        )
     near = suggestions(model_type)
     hint = f"; similar: {', '.join(near)}" if near else ""
     return UnsupportedError(

@@ -6,13 +6,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcache.errors import CachePolicyError, InvalidArgumentError, LayerScheduleError
-from kvcache.models import dense, hybrid, latent
+from kvcache.models import (
+    compressed,
+    convolutional,
+    dense,
+    encoder_decoder,
+    latent,
+    legacy,
+    linear,
+    mamba,
+    recurrent,
+    shared_kv,
+    uneven,
+)
 from kvcache.models.defaults import class_defaults
 from kvcache.models.dtypes import cache_dtype, model_dtype
 from kvcache.models.fields import Fields, Options
 from kvcache.models.model import Model
 from kvcache.models.nested import find_decoder, has_media
-from kvcache.models.registry import Decoder, find
 from kvcache.models.source import open_config
 from kvcache.models.summary import summarize
 from kvcache.policy import LayerSchedule
@@ -23,11 +34,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from kvcache.models.registry import Decoder
     from kvcache.strategy import CacheStateStrategy
 
 __all__ = ["FAMILY_MODULES", "from_config"]
 
-FAMILY_MODULES = (dense, hybrid, latent)
+FAMILY_MODULES = (
+    compressed,
+    convolutional,
+    dense,
+    encoder_decoder,
+    latent,
+    legacy,
+    linear,
+    mamba,
+    recurrent,
+    shared_kv,
+    uneven,
+)
 """Importing a module of families registers them."""
 
 _CONTEXT = (
@@ -51,6 +75,7 @@ def from_config(
     layers: tuple[int, int] | None = None,
     model_type: str | None = None,
     encoder_positions: int | None = None,
+    expand_latent: bool = False,
 ) -> Model:
     """Read what a model keeps between tokens from its configuration.
 
@@ -63,6 +88,8 @@ def from_config(
         model_type: read the decoder as this family, whatever the configuration says.
         encoder_positions: encoder positions that cross-attention keeps, if not the most that the
             configuration allows.
+        expand_latent: count latent attention (MLA) as the keys and values of every head, which
+            engines without kernels for the latent keep.
 
     Raises:
         InvalidArgumentError: not a configuration, or one of its fields is missing or wrong; the
@@ -75,12 +102,11 @@ def from_config(
         encoder_positions=None
         if encoder_positions is None
         else _positive("encoder_positions", encoder_positions),
+        expand_latent=bool(expand_latent),
     )
     whole = open_config(config, options)
-    f, kind = find_decoder(whole, model_type)
+    f, kind, family = find_decoder(whole, model_type)
     f = f.with_defaults(class_defaults(kind))
-    family = find(kind)
-    assert family is not None
     try:
         decoder = family(f)
         start, stop = _range(layers, len(decoder.layers))

@@ -9,13 +9,24 @@ from difflib import get_close_matches
 from kvcache.models.fields import Fields
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
-__all__ = ["Decoder", "find", "known_types", "reads_whole", "register", "suggestions"]
+__all__ = [
+    "Decoder",
+    "Family",
+    "find",
+    "known_types",
+    "reads_whole",
+    "refuse",
+    "register",
+    "suggestions",
+    "why_refused",
+]
 
 Family = Callable[[Fields], "Decoder"]
 """Reads the fields of a decoder, for one of ``fields.tp`` tensor-parallel ranks."""
 
 _FAMILIES: dict[str, Family] = {}
 _WHOLE: set[str] = set()
+_REFUSED: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,17 @@ def find(model_type: str) -> Family | None:
 def reads_whole(model_type: str) -> bool:
     """Whether the function of a model type takes the outermost object."""
     return model_type in _WHOLE
+
+
+def refuse(reason: str, *model_types: str) -> None:
+    """Say why model types cannot be read, in place of their being unknown."""
+    for model_type in model_types:
+        _REFUSED[model_type] = reason
+
+
+def why_refused(model_type: str) -> str | None:
+    """Why a model type is refused, or None."""
+    return _REFUSED.get(model_type)
 
 
 def known_types() -> tuple[str, ...]:

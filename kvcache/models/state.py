@@ -23,7 +23,13 @@ __all__ = ["convolution", "fixed_layer", "media_keys_values", "recurrent", "recu
 _BATCH = StateTensorDimension.batch()
 
 
-def convolution(slot: int, kernel: int, channels: int) -> list[StateTensorPolicy]:
+def convolution(
+    slot: int,
+    kernel: int,
+    channels: int,
+    *,
+    dtype: StateTensorDtype = StateTensorDtype.FLOATING,
+) -> list[StateTensorPolicy]:
     """History of a causal convolution, ``[batch, kernel - 1, channels]``; none for kernel 1."""
     if kernel <= 1:
         return []
@@ -31,7 +37,7 @@ def convolution(slot: int, kernel: int, channels: int) -> list[StateTensorPolicy
         StateTensorPolicy.new(
             StateTensorRole.convolution(slot),
             [_BATCH, StateTensorDimension.fixed(kernel - 1), StateTensorDimension.fixed(channels)],
-            StateTensorDtype.FLOATING,
+            dtype,
             MutableStateResidency.ALWAYS_DEVICE_MUTABLE,
         )
     ]
