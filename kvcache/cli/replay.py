@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import kvcache
 from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.replay import Replay, read_trace
-from kvcache.replay.demo import DEMO_MEMORY, DEMO_MODEL, generate_trace
+from kvcache.replay.demo import DEMO_MODEL, generate_trace
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _DEFAULT_MEMORY = 2 << 30
+_DEMO_MEMORY = 64 << 20  # small enough that the generated trace does not fit
 
 _DESCRIPTION = """\
 Serve a request trace against a model's decoder state and check every byte that a hit restores.
@@ -57,8 +58,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="budget for all state, e.g. 2GiB (default: 2GiB; 64MiB without arguments; what "
-        "--capacity-blocks needs with --bytes none)",
+        help="budget for all state, e.g. 2GiB (default: 2GiB; 64MiB without --model and --trace)",
     )
     parser.add_argument(
         "--format",
@@ -84,17 +84,16 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         type=_positive,
         default=0,
-        help="keep at most N blocks per group of layers (default: as the memory allows)",
+        help="keep at most N blocks per group of layers; with --bytes none this replaces --memory",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay; 0 when every restored byte was right, 1 when not."""
-    memory = None if args.memory is None else parse_bytes(args.memory, name="--memory")
     model = _load_model(args.model)
+    plan = _plan(args, model)
     requests = _load_trace(args.trace, args.requests)
-    plan = _plan(args, model, memory)
     cache = kvcache.Cache(
         plan,
         policy=args.policy,
@@ -145,20 +144,15 @@ def _load_trace(path: Path | None, limit: int | None) -> list[Request]:
     return generate_trace()[:limit] if path is None else read_trace(path, limit=limit)
 
 
-def _plan(args: argparse.Namespace, model: Any, memory: int | None) -> StatePlan:
-    def for_model(memory: int) -> StatePlan:
-        return kvcache.StatePlan.for_model(
-            model, memory=memory, block_tokens=args.block_tokens, format=args.format
-        )
-
-    if memory is not None:
-        return for_model(memory)
-    if args.bytes == "none" and args.capacity_blocks:
-        # Only the count of blocks is to limit: nothing is held, so the ledger may be generous.
-        blocks_bytes = sum(group.page_bytes for group in for_model(_DEFAULT_MEMORY).groups)
-        return for_model(max(_DEFAULT_MEMORY, 2 * args.capacity_blocks * blocks_bytes))
+def _plan(args: argparse.Namespace, model: Any) -> StatePlan:
     demo = args.model is None and args.trace is None
-    return for_model(DEMO_MEMORY if demo else _DEFAULT_MEMORY)
+    memory = _DEMO_MEMORY if demo else _DEFAULT_MEMORY
+    if args.memory is not None:
+        memory = parse_bytes(args.memory, name="--memory")
+    plan: StatePlan = kvcache.StatePlan.for_model(
+        model, memory=memory, block_tokens=args.block_tokens, format=args.format
+    )
+    return plan
 
 
 @contextmanager

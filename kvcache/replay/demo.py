@@ -9,7 +9,7 @@ import numpy as np
 
 from kvcache.replay.trace import Request
 
-__all__ = ["DEMO_MEMORY", "DEMO_MODEL", "generate_trace"]
+__all__ = ["DEMO_MODEL", "generate_trace"]
 
 # A Qwen3-Next in miniature: every fourth layer attends, the others are gated delta nets.
 DEMO_MODEL: dict[str, Any] = {
@@ -28,8 +28,6 @@ DEMO_MODEL: dict[str, Any] = {
     "max_position_embeddings": 32768,
     "vocab_size": 32000,
 }
-DEMO_MEMORY = 64 << 20  # small enough that the generated trace does not fit
-
 _VOCABULARY = 32_000
 
 

@@ -40,7 +40,8 @@ class Replay:
         real_bytes: False serves prompts only and moves no state: the cache keeps its ledger, which
             is all that hit rates and evictions depend on.
         chunk_tokens: Most positions that one prefill step computes.
-        capacity_blocks: Blocks per group that `cache` may hold; 0 for no such limit.
+        capacity_blocks: Blocks per group that `cache` may hold; 0 for no such limit. Without bytes
+            it is the only limit.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Replay:
         self._real_bytes = real_bytes
         self._chunk_tokens = chunk_tokens
         self._capacity_blocks = capacity_blocks
+        self._memory_limits = real_bytes or capacity_blocks == 0
         self._report = Report()
 
     def check_fits(self, requests: Iterable[Request]) -> None:
@@ -72,14 +74,17 @@ class Replay:
         if self._fits(smallest):
             return
         positions = self._positions(smallest)
+        blocks = -(-positions // self._plan.block_tokens)
+        what = f"no request fits: the smallest has {positions} positions"
+        if 0 < self._capacity_blocks < blocks:
+            raise OutOfCapacityError(
+                f"{what} in {blocks} blocks, the capacity is {self._capacity_blocks}; raise "
+                "--capacity-blocks"
+            )
         need = self._plan.sequence_bytes(positions, self._chunk_tokens)
-        limit = f"{format_bytes(self._plan.memory_bytes)} of memory"
-        if self._capacity_blocks:
-            limit += f" and {self._capacity_blocks} blocks"
         raise OutOfCapacityError(
-            f"no request fits in {limit}: the smallest has {positions} positions and needs "
-            f"{format_bytes(need)} and {-(-positions // self._plan.block_tokens)} blocks; "
-            "raise --memory or --capacity-blocks"
+            f"{what} and needs {format_bytes(need)} ({need} bytes), the memory is "
+            f"{format_bytes(self._plan.memory_bytes)}; raise --memory"
         )
 
     def run(
@@ -114,6 +119,8 @@ class Replay:
         positions = self._positions(request)
         if 0 < self._capacity_blocks < -(-positions // self._plan.block_tokens):
             return False
+        if not self._memory_limits:
+            return True
         try:
             need = self._plan.sequence_bytes(positions, self._chunk_tokens)
         except InvalidArgumentError:  # more than 64 bits count

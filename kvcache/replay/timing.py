@@ -43,12 +43,11 @@ class Stopwatch:
 
     def operations(self) -> list[Operation]:
         """Summaries, in the order in which each kind was first seen."""
-        return [
-            Operation(
-                name,
-                len(durations),
-                *(float(value) / 1e3 for value in np.percentile(durations, (50, 99))),
-                sum(durations) / 1e9,
-            )
-            for name, durations in self._durations_ns.items()
-        ]
+        return [_summary(*item) for item in self._durations_ns.items()]
+
+
+def _summary(name: str, durations_ns: array[int]) -> Operation:
+    p50, p99 = np.percentile(durations_ns, (50, 99))
+    return Operation(
+        name, len(durations_ns), float(p50) / 1e3, float(p99) / 1e3, sum(durations_ns) / 1e9
+    )

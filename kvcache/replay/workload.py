@@ -27,8 +27,10 @@ TILE_BYTES = 1 << 18
 _U64 = np.uint64
 _BASE = _U64(0x9E3779B97F4A7C15)  # odd, so its powers are invertible modulo 2^64
 _MIX = _U64(0xBF58476D1CE4E5B9)
-# Clears the top exponent bit of every 16-bit lane: each float16, bfloat16 and float32 is finite.
-_FINITE = _U64(0xBFFF_BFFF_BFFF_BFFF)
+# The two top exponent bits of every 16-bit lane stay 01: each float16 is finite and normal, between
+# 2^-7 and 2, and each bfloat16 and float32 is finite.
+_FREE = _U64(0x9FFF_9FFF_9FFF_9FFF)
+_EXPONENT = _U64(0x2000_2000_2000_2000)
 _NARROW = 8  # words; below this, one strided pass per word beats a broadcast
 
 
@@ -75,7 +77,7 @@ class RowWorkload:
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float16]:
         """Rows of the positions with these keys; the array is reused by the next call."""
         tile = self._tile[: keys.size]
-        _fill(tile, keys & _FINITE, self._words)
+        _fill(tile, keys & _FREE, self._words)
         halves = tile.view(np.float16)[:, : self.heads * self.width]
         return halves.reshape(keys.size, self.heads, self.width)
 
@@ -98,7 +100,7 @@ class FixedWorkload:
         for start in range(0, self.size_bytes, step):
             first = start // self._words.nbytes
             numbers = np.arange(first + 1, first + 1 + self._tile_rows, dtype=_U64)
-            row_keys = _scatter(numbers * _BASE + key) & _FINITE
+            row_keys = _scatter(numbers * _BASE + key) & _FREE
             _fill(self._tile, row_keys, self._words)
             stop = min(start + step, self.size_bytes)
             yield slice(start, stop), self._tile.view(np.uint8).reshape(-1)[: stop - start]
@@ -122,7 +124,7 @@ def _scatter(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _constants(layer: int, component: str, count: int) -> NDArray[np.uint64]:
     seed = _U64((zlib.crc32(component.encode()) << 32) + layer + 1)
     words = np.arange(1, count + 1, dtype=_U64) * _BASE + _scatter(np.array([seed]))
-    return _scatter(_scatter(words)) & _FINITE
+    return (_scatter(_scatter(words)) & _FREE) | _EXPONENT
 
 
 def _fill(tile: NDArray[np.uint64], keys: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:

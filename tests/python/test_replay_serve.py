@@ -147,7 +147,7 @@ def test_a_request_that_runs_out_half_way_is_rejected():
 def test_a_trace_of_which_nothing_fits_is_an_error_before_the_run():
     plan = make_plan(FULL, [], memory=8 << 20)
     cache = FakeCache(plan)
-    with pytest.raises(OutOfCapacityError, match=r"no request fits.*300004 positions.*--memory"):
+    with pytest.raises(OutOfCapacityError, match=r"no request fits: .*300004 positions.*--memory"):
         Replay(cache, plan).run([request(range(300_000)), request(range(400_000))])
     assert not cache.entries
 

@@ -1,0 +1,70 @@
+"""Without bytes, a replay evicts as exact LRU over blocks does, request by request."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from kvcache import Cache, StatePlan
+from kvcache.enums import DType, Section, StateKind
+from kvcache.replay import Replay, Request
+from kvcache.state import StateDecl
+
+ATTENTION = [
+    StateDecl(
+        id=f"l0.attention.{name}",
+        layer=0,
+        component=f"attention.{name}",
+        kind=StateKind.PAGED_KV,
+        section=Section.MAIN,
+        dtype=DType.F16,
+        shape=(1, 8),
+    )
+    for name in ("keys", "values")
+]
+
+
+def branching_trace(rng, count):
+    """Prompts that leave an earlier one at a block, as hash ids do, and end in a new block."""
+    paths, fresh = [[0]], iter(range(1, 1 << 22))
+    for number in range(count):
+        path = paths[int(rng.integers(max(0, len(paths) - 60), len(paths)))]
+        path = path[: int(rng.integers(1, max(2, len(path))))]  # a partial block is never extended
+        path += [next(fresh) for _ in range(int(rng.integers(1, 6)))]
+        paths.append(path)
+        yield Request(
+            number=number,
+            timestamp_ms=0,
+            input_length=512 * len(path) - int(rng.integers(512)),
+            output_length=9,
+            source=np.array(path, np.uint64),
+        )
+
+
+def exact_lru(requests, capacity):
+    """Blocks found, request by request: longest resident prefix, then a tail-first touch."""
+    resident, found = OrderedDict(), []
+    for request in requests:
+        blocks = request.source.tolist()
+        found.append(next((i for i, b in enumerate(blocks) if b not in resident), len(blocks)))
+        for block in reversed(blocks):
+            resident[block] = None
+            resident.move_to_end(block)
+        while len(resident) > capacity:
+            resident.popitem(last=False)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_ledger_evicts_as_exact_lru(seed):
+    requests = list(branching_trace(np.random.default_rng(seed), 600))
+    capacity = 4 * max(request.source.size for request in requests)
+    plan = StatePlan(ATTENTION, memory="1MiB", block_tokens=512)
+    cache = Cache(plan, backing=False, capacity_blocks=capacity)
+    replay = Replay(cache, plan, real_bytes=False, capacity_blocks=capacity)
+    totals = []
+    report = replay.run(requests, on_request=lambda r: totals.append(r.reused_blocks))
+    assert np.diff(totals, prepend=0).tolist() == exact_lru(requests, capacity)
+    assert report.rejected == 0
+    assert report.evicted_blocks > capacity
+    assert 0.2 < report.block_hit_rate < 0.9
