@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from kvcache import _core
+from kvcache._arguments import adapter_key, as_bytes, as_count, as_layer, as_rows, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,6 @@ __all__ = ["Cache", "CacheStats", "Explanation", "Sequence"]
 
 Rows = Any  # float16 or float32 array [tokens, heads, width]
 
-_INT32 = np.iinfo(np.int32)
 Limit = Literal["last token", "tokens", "snapshot", "window"]
 
 _LIMITS: dict[_core.HitLimit, Limit] = {
@@ -42,7 +42,7 @@ class CacheStats:
     open_sequences: int
     pages: int  #: live, of all groups
     slots: int
-    snapshots: int  #: live, of sequences and of the index
+    snapshots: int  #: live, of sequences, of verify sessions and of the index
     indexed_blocks: int
     indexed_tokens: int
     indexed_snapshots: int
@@ -85,72 +85,6 @@ class Explanation:
         )
 
 
-def _as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
-    """One contiguous axis of int32, without a copy where it is that already."""
-    array = np.asarray(tokens)
-    if array.size == 0 and array.ndim == 1:
-        return np.empty(0, np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"tokens: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
-        )
-    if array.dtype != np.int32:
-        low, high = int(array.min()), int(array.max())
-        if low < _INT32.min or high > _INT32.max:
-            raise InvalidArgumentError(f"tokens: ids must fit int32, got values in {low}..{high}")
-    return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def _as_count(value: Any, name: str) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
-    if not 0 <= count < 2**63:
-        raise InvalidArgumentError(f"{name}: must be 0..2^63-1, got {count}")
-    return count
-
-
-def _as_layer(value: Any) -> int:
-    layer = _as_count(value, "layer")
-    if layer > _INT32.max:
-        raise InvalidArgumentError(f"layer: must fit int32, got {layer}")
-    return layer
-
-
-def _as_rows(rows: Any, name: str) -> NDArray[Any]:
-    array = np.asarray(rows)
-    if array.dtype not in (np.float16, np.float32):
-        raise InvalidArgumentError(f"{name}: expected float16 or float32, got {array.dtype}")
-    if array.ndim != 3:
-        raise InvalidArgumentError(
-            f"{name}: expected [tokens, heads, width], got the shape {array.shape}"
-        )
-    return array
-
-
-def _as_bytes(value: bytes | str | None, name: str) -> bytes:
-    if value is None:
-        return b""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
-
-
-def _adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
-    """An adapter is a name, or a name and a revision; both count."""
-    if adapter is None or adapter == "":
-        return b""
-    parts = (adapter,) if isinstance(adapter, str) else adapter
-    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
-        raise InvalidArgumentError(
-            f"adapter: expected a name or a (name, revision) pair, got {adapter!r}"
-        )
-    return b"".join(b"%d:%s" % (len(part.encode()), part.encode()) for part in parts)
-
-
 class Sequence:
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
@@ -189,7 +123,7 @@ class Sequence:
         Raises:
             InvalidArgumentError: the sequence is closed, or an id does not fit int32.
         """
-        self._core.extend(_as_tokens(tokens))
+        self._core.extend(as_tokens(tokens))
 
     def write(self, layer: int, start: int, keys: Rows, values: Rows | None = None) -> None:
         """Store one layer's rows of positions ``[start, start + tokens)``, encoding included.
@@ -206,10 +140,10 @@ class Sequence:
             NonFiniteError: an INT8 row is not finite. InvalidArgumentError: shape, position, or
             closed. After an error no new position is readable.
         """
-        components = [_as_rows(keys, "keys")]
+        components = [as_rows(keys, "keys")]
         if values is not None:
-            components.append(_as_rows(values, "values"))
-        self._core.write(_as_layer(layer), _as_count(start, "start"), components)
+            components.append(as_rows(values, "values"))
+        self._core.write(as_layer(layer), as_count(start, "start"), components)
 
     def read(
         self, layer: int, start: int, stop: int, dtype: str = "float16"
@@ -224,8 +158,8 @@ class Sequence:
             NotFoundError: positions have left the layer's window.
             InvalidArgumentError: positions not written, unknown layer or dtype, or closed.
         """
-        layer, start = _as_layer(layer), _as_count(start, "start")
-        stop = _as_count(stop, "stop")
+        layer, start = as_layer(layer), as_count(start, "start")
+        stop = as_count(stop, "stop")
         if dtype not in ("float16", "float32"):
             raise InvalidArgumentError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         if not start <= stop <= self._core.written(layer):
@@ -249,7 +183,7 @@ class Sequence:
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        return self._core.state(_as_layer(layer), name)
+        return self._core.state(as_layer(layer), name)
 
     def advance(self, positions: int) -> None:
         """The next ``positions`` are complete in every layer, and the fixed-size state is there.
@@ -257,7 +191,7 @@ class Sequence:
         Raises:
             InvalidArgumentError: a layer's rows are missing, or the tokens are not known.
         """
-        self._core.advance(_as_count(positions, "positions"))
+        self._core.advance(as_count(positions, "positions"))
 
     def snapshot(self) -> int:
         """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
@@ -296,7 +230,24 @@ class Sequence:
             UnsupportedError: the fixed-size state has no snapshot there, or a window has passed.
             InvalidArgumentError: ``position`` is negative or beyond ``length``.
         """
-        self._core.truncate(_as_count(position, "position"))
+        self._core.truncate(as_count(position, "position"))
+
+    def begin_verify(self, drafts: ArrayLike) -> VerifySession:
+        """Start running the last known token and ``drafts`` after it, to keep some of them.
+
+        Exactly one token must be known that has not run: `extend` by the one sampled last, first.
+        Until the session is committed or rolled back every other call that changes the sequence,
+        and `state`, raises InvalidArgumentError; `read` sees what the session has written, and
+        `close` ends both.
+
+        Args:
+            drafts: proposed ids of the positions after that token; may be empty.
+
+        Raises:
+            InvalidArgumentError: not exactly one token waits, a session is open, or closed.
+            OutOfCapacityError: no room for the rows and a copy of the fixed-size state for each.
+        """
+        return VerifySession(self, _core.begin_verify(self._core, as_tokens(drafts)))
 
     def close(self) -> None:
         """Give everything back. What was published stays. Closing twice is fine."""
@@ -349,7 +300,7 @@ class Cache:
             plan.core,
             policy=policy,
             backing=backing,
-            capacity_blocks=_as_count(capacity_blocks, "capacity_blocks"),
+            capacity_blocks=as_count(capacity_blocks, "capacity_blocks"),
         )
 
     def open(
@@ -373,10 +324,10 @@ class Cache:
             InvalidArgumentError: no tokens, or an id that does not fit int32.
         """
         core = self._core.open(
-            _as_tokens(tokens),
-            _as_bytes(namespace, "namespace"),
-            _adapter_key(adapter),
-            _as_bytes(salt, "salt"),
+            as_tokens(tokens),
+            as_bytes(namespace, "namespace"),
+            adapter_key(adapter),
+            as_bytes(salt, "salt"),
         )
         return Sequence(core, self.plan)
 
@@ -390,10 +341,10 @@ class Cache:
     ) -> Explanation:
         """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
         found = self._core.explain(
-            _as_tokens(tokens),
-            _as_bytes(namespace, "namespace"),
-            _adapter_key(adapter),
-            _as_bytes(salt, "salt"),
+            as_tokens(tokens),
+            as_bytes(namespace, "namespace"),
+            adapter_key(adapter),
+            as_bytes(salt, "salt"),
         )
         return Explanation(
             tokens=found.tokens,

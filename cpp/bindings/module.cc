@@ -9,6 +9,7 @@ void bind_status(py::module_& m);
 void bind_codec(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_state_plan(py::module_& m);
+void bind_verify(py::module_& m);
 void bind_state_terms(py::module_& m);
 void bind_kv_budget(py::module_& m);
 void bind_runtime_estimate(py::module_& m);
@@ -23,4 +24,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_kv_budget(m);
   bind_runtime_estimate(m);
   bind_cache(m);
+  bind_verify(m);
 }

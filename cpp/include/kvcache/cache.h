@@ -63,7 +63,7 @@ struct CacheStats {
   std::uint64_t open_sequences = 0;
   std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
-  std::uint64_t snapshots = 0;  // live, of sequences and of the index
+  std::uint64_t snapshots = 0;  // live, of sequences, of verify sessions and of the index
   std::uint64_t indexed_blocks = 0;
   std::uint64_t indexed_tokens = 0;
   std::uint64_t indexed_snapshots = 0;
@@ -77,6 +77,7 @@ struct CacheStats {
 
 class Cache;
 class CacheCore;
+class VerifySession;
 struct SequenceCore;
 
 // Keeps a slot alive while somebody looks at a tensor inside it, beyond close().
@@ -128,6 +129,11 @@ class Sequence {
   // Forgets positions from `position` on, their tokens included. With fixed-size state a snapshot
   // at `position` must exist. kUnsupported: it does not, or a window has passed.
   Status truncate(std::uint64_t position);
+  // Starts a verify of the one known token that has not run and of `drafts` after it; see
+  // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
+  // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.
+  // kOutOfCapacity: no room for drafts + 1 rows and as many copies of the fixed-size state.
+  Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts);
   void close();
   bool is_open() const;
 

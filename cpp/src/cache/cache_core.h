@@ -13,6 +13,7 @@
 #include "prefix/radix_index.h"
 #include "sequence/layer_map.h"
 #include "sequence/sequence_state.h"
+#include "speculate/verify.h"
 
 namespace kvcache {
 
@@ -47,7 +48,16 @@ struct SequenceCore {
   std::optional<sequence::SequenceState> state;
   std::uint64_t cached_tokens = 0;
   std::uint64_t matched_tokens = 0;
+  std::optional<speculate::VerifyState> verify;  // while a session is open
+  std::uint64_t verify_serial = 0;               // of the latest session
+
+  // Own. Why a call that changes the sequence may not run: it is closed, or a verify is open.
+  Status check_idle(std::string_view call) const;
 };
+
+// Own. A tensor inside an item; the view keeps the item. Takes the cache's lock.
+StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, arena::ItemId item,
+                     const FixedComponent& component);
 
 // The name of a prefix space as the index keys it: every field with its length, so that no two
 // spaces meet.

@@ -17,6 +17,29 @@ Status closed() { return Status::invalid_argument("the sequence is closed"); }
 
 }  // namespace
 
+Status SequenceCore::check_idle(std::string_view call) const {
+  if (!state) return closed();
+  if (!verify) return Status::ok();
+  return Status::invalid_argument(call, ": a verify session of ", verify->rows(), " rows at ",
+                                  verify->start(), " is open; commit() it or roll it back first");
+}
+
+StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, ItemId item,
+                     const FixedComponent& component) {
+  {
+    const std::lock_guard lock(cache->mutex);
+    pool.retain(item);
+  }
+  StateView view;
+  view.component = &component;
+  view.data = pool.data(item) + component.offset;
+  view.pin = std::shared_ptr<void>(view.data, [cache, &pool, item](void*) {
+    const std::lock_guard lock(cache->mutex);
+    pool.release(item);
+  });
+  return view;
+}
+
 Sequence::Sequence(std::shared_ptr<SequenceCore> core) : core_(std::move(core)) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 
@@ -35,6 +58,8 @@ void Sequence::close() {
   const std::lock_guard own(core_->mutex);
   if (!core_->state) return;
   const std::lock_guard lock(core_->cache->mutex);
+  if (core_->verify) core_->verify->release();
+  core_->verify.reset();
   core_->state->release();
   core_->state.reset();
   --core_->cache->counters.open_sequences;
@@ -72,7 +97,7 @@ std::vector<std::int32_t> Sequence::tokens() const {
 Status Sequence::extend(std::span<const std::int32_t> tokens) {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("extend"); !status) return status;
   return core_->state->extend(tokens);
 }
 
@@ -80,7 +105,7 @@ Status Sequence::write(std::int32_t layer, std::uint64_t start,
                        std::span<const codec::RowsView> components) {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("write"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (!cache.backing) return Status::unsupported("write: this cache is a ledger without bytes");
@@ -137,36 +162,28 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
 Result<StateView> Sequence::state(std::int32_t layer, std::string_view name) const {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("state"); !status) return status;
   const std::shared_ptr<CacheCore> cache = core_->cache;
   if (!cache->backing) return Status::unsupported("state: this cache is a ledger without bytes");
   const auto component = cache->layers.fixed(layer, name);
   if (!component) return component.status();
-  const ItemId slot = core_->state->slot();
-  {
-    const std::lock_guard lock(cache->mutex);
-    cache->pools.slots->retain(slot);
-  }
-  StateView view;
-  view.component = *component;
-  view.data = cache->pools.slots->data(slot) + (*component)->offset;
-  view.pin = std::shared_ptr<void>(view.data, [cache, slot](void*) {
-    const std::lock_guard lock(cache->mutex);
-    cache->pools.slots->release(slot);
-  });
-  return view;
+  return pin_tensor(cache, *cache->pools.slots, core_->state->slot(), **component);
 }
 
 Status Sequence::advance(std::uint64_t positions) {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("advance"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (!cache.backing && positions > 0 && positions <= state.tokens().size() - state.length()) {
     const std::lock_guard lock(cache.mutex);
     const std::uint64_t start = state.length();
-    if (Status status = state.prepare_all(start, start + positions, cache); !status) return status;
+    std::vector<PageCopy> copies;
+    state.trim_windows();
+    const Status prepared = state.prepare_all(start, start + positions, cache, copies);
+    state.drop_sources(copies);
+    if (!prepared) return prepared;
   }
   return state.advance(positions, cache.backing);
 }
@@ -174,7 +191,7 @@ Status Sequence::advance(std::uint64_t positions) {
 Result<std::uint64_t> Sequence::snapshot() {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("snapshot"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (!cache.plan.has_fixed_state() || state.length() == 0) return state.length();
@@ -209,7 +226,7 @@ std::vector<std::uint64_t> Sequence::prefill_stops() const {
 Status Sequence::publish() {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("publish"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   std::vector<prefix::SnapshotRef> snapshots;
@@ -227,7 +244,7 @@ Status Sequence::publish() {
 Result<Sequence> Sequence::fork() {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("fork"); !status) return status;
   CacheCore& cache = *core_->cache;
   auto child = std::make_shared<SequenceCore>(core_->cache);
   {
@@ -253,7 +270,7 @@ Result<Sequence> Sequence::fork() {
 Status Sequence::truncate(std::uint64_t position) {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_idle("truncate"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (Status status = state.check_truncate(position); !status) return status;

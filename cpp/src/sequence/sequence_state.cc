@@ -99,8 +99,8 @@ Status SequenceState::extend(std::span<const std::int32_t> tokens) {
   return Status::ok();
 }
 
-Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
-                                  std::span<const codec::RowsView> components) const {
+Status SequenceState::check_rows(std::int32_t layer,
+                                 std::span<const codec::RowsView> components) const {
   const auto refs = layers_->paged(layer);
   if (!refs) return refs.status();
   if (components.size() != (*refs)->size()) {
@@ -117,6 +117,12 @@ Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
                                       got.width, "]");
     }
   }
+  return Status::ok();
+}
+
+Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
+                                  std::span<const codec::RowsView> components) const {
+  if (Status status = check_rows(layer, components); !status) return status;
   const std::uint64_t frontier = written(layer);
   if (start < length_ || start > frontier) {
     return Status::invalid_argument("layer ", layer, ": writes may start at ", length_, "..",
@@ -130,40 +136,41 @@ Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
   return Status::ok();
 }
 
+Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
+                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  const std::uint64_t block = plan_->block_tokens();
+  const std::size_t before = copies.size();
+  const Status status =
+      tables_[group].make_writable(start / block, (stop - 1) / block, source, copies);
+  for (std::size_t i = before; i < copies.size(); ++i) {
+    copies[i].group = group;
+    // Only the block where the complete positions end can be shared and still be written.
+    copies[i].rows = static_cast<std::uint32_t>(length_ % block);
+  }
+  return status;
+}
+
 Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
                                     arena::ItemSource& source, std::vector<PageCopy>& copies) {
   if (start == stop) return Status::ok();
-  const std::uint64_t block = plan_->block_tokens();
   trim_windows();
   std::vector<bool> done(tables_.size(), false);
   for (const PagedRef& ref : **layers_->paged(layer)) {
     if (done[ref.group]) continue;
     done[ref.group] = true;
-    const std::size_t before = copies.size();
-    if (Status status =
-            tables_[ref.group].make_writable(start / block, (stop - 1) / block, source, copies);
-        !status) {
+    if (Status status = prepare_group(ref.group, start, stop, source, copies); !status) {
       return status;
-    }
-    for (std::size_t i = before; i < copies.size(); ++i) {
-      copies[i].group = ref.group;
-      // Only the block where the complete positions end can be shared and still be written.
-      copies[i].rows = static_cast<std::uint32_t>(length_ % block);
     }
   }
   return Status::ok();
 }
 
 Status SequenceState::prepare_all(std::uint64_t start, std::uint64_t stop,
-                                  arena::ItemSource& source) {
-  std::vector<PageCopy> copies;
-  Status status;
-  for (const auto& [layer, unused] : layers_->all_paged()) {
-    status = prepare_write(layer, start, stop, source, copies);
-    if (!status) break;
+                                  arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    if (Status status = prepare_group(group, start, stop, source, copies); !status) return status;
   }
-  drop_sources(copies);
-  return status;
+  return Status::ok();
 }
 
 void SequenceState::copy_pages(std::span<const PageCopy> copies) const {
@@ -255,6 +262,11 @@ void SequenceState::trim_windows() {
     const std::uint64_t start = window_start(plan_->groups()[group], length_);
     tables_[group].trim_before(start / plan_->block_tokens());
   }
+}
+
+void SequenceState::drop_unfinished() {
+  for (BlockTable& table : tables_) table.cut(ceil_div(length_, plan_->block_tokens()));
+  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, length_);
 }
 
 // ---- Reading ----------------------------------------------------------------------------------

@@ -49,14 +49,18 @@ class SequenceState {
 
   // ---- Writing ----
   Status extend(std::span<const std::int32_t> tokens);  // own
+  // Own. Shapes alone.
+  Status check_rows(std::int32_t layer, std::span<const codec::RowsView> components) const;
   // Own. Shapes and positions are checked before anything changes.
   Status check_write(std::int32_t layer, std::uint64_t start,
                      std::span<const codec::RowsView> components) const;
   // Locked. Makes the blocks of [start, stop) of the layer's groups writable.
   Status prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
                        arena::ItemSource& source, std::vector<PageCopy>& copies);
-  // Locked. The same for every group: a ledger without payload has no writes.
-  Status prepare_all(std::uint64_t start, std::uint64_t stop, arena::ItemSource& source);
+  // Locked. The same for every group; windows are not trimmed. For a verify, which may go back,
+  // and for a ledger without payload, which has no writes.
+  Status prepare_all(std::uint64_t start, std::uint64_t stop, arena::ItemSource& source,
+                     std::vector<PageCopy>& copies);
   // Own. Copies the rows of shared pages, then encodes. kNonFinite leaves the rows unwritten.
   void copy_pages(std::span<const PageCopy> copies) const;
   Status encode(std::int32_t layer, std::uint64_t start,
@@ -65,6 +69,7 @@ class SequenceState {
   void drop_sources(std::span<const PageCopy> copies);
   Status advance(std::uint64_t positions, bool check_written);  // own
   void trim_windows();                                          // locked
+  void drop_unfinished();  // locked: forgets rows past length() and the pages only they need
 
   // ---- Reading (own) ----
   Status check_read(std::int32_t layer, std::uint64_t start, std::uint64_t stop) const;
@@ -82,6 +87,8 @@ class SequenceState {
   void mark_published();                  // own: rows below length() are visible to others
 
  private:
+  Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
+                       arena::ItemSource& source, std::vector<PageCopy>& copies);
   std::byte* rows_at(const PagedRef& ref, std::uint64_t position) const;
   float* scales_at(const PagedRef& ref, std::uint64_t position) const;
   std::uint64_t window_start(const Group& group, std::uint64_t end) const;

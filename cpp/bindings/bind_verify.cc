@@ -1,0 +1,66 @@
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "arrays.h"
+#include "kvcache/verify.h"
+#include "unwrap.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using kvcache::Sequence;
+using kvcache::StateView;
+using kvcache::VerifySession;
+using kvcache::bindings::rows_view;
+using kvcache::bindings::tensor_array;
+using kvcache::bindings::token_span;
+using kvcache::bindings::Tokens;
+using kvcache::bindings::unwrap;
+
+VerifySession begin_verify(Sequence& sequence, const Tokens& drafts) {
+  const auto span = token_span(drafts);
+  const py::gil_scoped_release nogil;
+  return unwrap(sequence.begin_verify(span));
+}
+
+py::array_t<std::int32_t> token_array(const VerifySession& session) {
+  const std::vector<std::int32_t>& tokens = session.tokens();
+  return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
+}
+
+void write_rows(VerifySession& session, std::int32_t layer,
+                const std::vector<py::array>& components) {
+  std::vector<kvcache::codec::RowsView> views;
+  for (const py::array& rows : components) views.push_back(rows_view(rows));
+  const py::gil_scoped_release nogil;
+  unwrap(session.write(layer, views));
+}
+
+py::array state_array(VerifySession& session, std::uint64_t row, std::int32_t layer,
+                      const std::string& name) {
+  StateView view = [&] {
+    const py::gil_scoped_release nogil;
+    return unwrap(session.state(row, layer, name));
+  }();
+  return tensor_array(std::move(view));
+}
+
+}  // namespace
+
+void bind_verify(py::module_& m) {
+  using release_gil = py::call_guard<py::gil_scoped_release>;
+  py::class_<VerifySession, py::smart_holder>(m, "VerifySession")
+      .def_property_readonly("rows", &VerifySession::rows)
+      .def_property_readonly("start", &VerifySession::start)
+      .def_property_readonly("is_open", py::cpp_function(&VerifySession::is_open, release_gil()))
+      .def("tokens", &token_array)
+      .def("write", &write_rows, py::arg("layer"), py::arg("components"))
+      .def("state", &state_array, py::arg("row"), py::arg("layer"), py::arg("name"))
+      .def(
+          "commit", [](VerifySession& s, std::uint64_t n) { return unwrap(s.commit(n)); },
+          release_gil())
+      .def("rollback", [](VerifySession& s) { unwrap(s.rollback()); }, release_gil());
+  m.def("begin_verify", &begin_verify, py::arg("sequence"), py::arg("drafts"));
+}

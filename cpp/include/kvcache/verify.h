@@ -1,0 +1,71 @@
+// Speculative decoding of one sequence: K rows run at once, some of them are accepted.
+//
+//   auto session = sequence.begin_verify(drafts);     // K = drafts + 1 rows
+//   for each row: session->state(row, layer, name)    // the state after that row
+//   session->write(layer, {keys, values});            // rows of all K positions
+//   session->commit(accepted);                        // 1..K; or rollback()
+//
+// Row 0 is the last known token, which has not run yet and is accepted by construction; row i is
+// draft i - 1. Nothing of the sequence changes before commit(): its state stays where it was, in
+// its own place, and rows beyond length() belong to nobody else. Whatever ends a session without
+// commit(), the destructor included, leaves the sequence at its last committed position.
+//
+// Thread safety: VerifySession is thread-safe; its calls and those of its sequence run one at a
+// time, sessions of different sequences side by side. Copies happen outside the cache's lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/cache.h"
+
+namespace kvcache {
+
+class VerifySession {
+ public:
+  VerifySession() = default;  // ended
+  VerifySession(VerifySession&& other) noexcept;
+  VerifySession& operator=(VerifySession&& other) noexcept;
+  ~VerifySession();  // rolls back, unless committed
+
+  // What to run: the rows' tokens, at positions start(), start() + 1, ...
+  std::uint64_t rows() const { return tokens_.size(); }
+  std::uint64_t start() const { return start_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  // False after commit() or rollback(), and once the sequence is closed.
+  bool is_open() const;
+
+  // One layer's rows of all positions, one view for each component of the layer in declared order.
+  // Sequence::read() sees them at once. May be repeated.
+  // kNonFinite, kInvalidArgument: the layer is as it was, but for rows past length().
+  Status write(std::int32_t layer, std::span<const codec::RowsView> components);
+  // A tensor of the state after `row`, to be filled. Taken for the first time it holds a copy of
+  // the tensor of the row before, or of the live one where that was not taken: rows may be updated
+  // in place one after the other. kInvalidArgument: no such row. kNotFound: no such tensor.
+  Result<StateView> state(std::uint64_t row, std::int32_t layer, std::string_view name);
+
+  // Keeps the first `accepted` rows: their positions, their tokens, and the state after the last of
+  // them. Ends the session and returns the sequence's length.
+  // kInvalidArgument, and nothing changed: `accepted` is not within 1..rows(), a layer is not
+  // written, or a tensor of the accepted row was never taken.
+  Result<std::uint64_t> commit(std::uint64_t accepted);
+  // Ends the session; the sequence is as it was before begin_verify().
+  Status rollback();
+
+ private:
+  friend class Sequence;
+
+  // Why the session cannot be used. REQUIRES: the sequence's lock is held, core_ is not null.
+  Status check_open(std::string_view call) const;
+  void end();  // the same; takes the cache's lock
+
+  std::shared_ptr<SequenceCore> core_;
+  std::uint64_t serial_ = 0;  // tells this session from later ones of the sequence
+  std::uint64_t start_ = 0;
+  std::vector<std::int32_t> tokens_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,81 @@
+"""Arguments from outside, as the compiled core wants them or as a clear error."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvcache.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+_INT32 = np.iinfo(np.int32)
+
+
+def as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
+    """One contiguous axis of int32, without a copy where it is that already."""
+    array = np.asarray(tokens)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"tokens: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
+        )
+    if array.dtype != np.int32:
+        low, high = int(array.min()), int(array.max())
+        if low < _INT32.min or high > _INT32.max:
+            raise InvalidArgumentError(f"tokens: ids must fit int32, got values in {low}..{high}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def as_count(value: Any, name: str) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
+    if not 0 <= count < 2**63:
+        raise InvalidArgumentError(f"{name}: must be 0..2^63-1, got {count}")
+    return count
+
+
+def as_layer(value: Any) -> int:
+    layer = as_count(value, "layer")
+    if layer > _INT32.max:
+        raise InvalidArgumentError(f"layer: must fit int32, got {layer}")
+    return layer
+
+
+def as_rows(rows: Any, name: str) -> NDArray[Any]:
+    array = np.asarray(rows)
+    if array.dtype not in (np.float16, np.float32):
+        raise InvalidArgumentError(f"{name}: expected float16 or float32, got {array.dtype}")
+    if array.ndim != 3:
+        raise InvalidArgumentError(
+            f"{name}: expected [tokens, heads, width], got the shape {array.shape}"
+        )
+    return array
+
+
+def as_bytes(value: bytes | str | None, name: str) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
+
+
+def adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
+    """An adapter is a name, or a name and a revision; both count."""
+    if adapter is None or adapter == "":
+        return b""
+    parts = (adapter,) if isinstance(adapter, str) else adapter
+    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+        raise InvalidArgumentError(
+            f"adapter: expected a name or a (name, revision) pair, got {adapter!r}"
+        )
+    return b"".join(b"%d:%s" % (len(part.encode()), part.encode()) for part in parts)

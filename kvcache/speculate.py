@@ -1,0 +1,135 @@
+"""Speculative decoding: run several rows of a sequence at once, keep those that are accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from kvcache._arguments import as_count, as_layer, as_rows
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from kvcache import _core
+    from kvcache.cache import Sequence
+
+__all__ = ["VerifySession"]
+
+
+class VerifySession:
+    """K rows of one sequence that run before it is known how many of them count.
+
+    Made by `Sequence.begin_verify`. Row 0 is the last known token, which is accepted by
+    construction; row ``i`` is draft ``i - 1``. Nothing of the sequence changes before `commit`, so
+    whatever ends a session otherwise leaves it at its last committed position::
+
+        with seq.begin_verify(drafts) as session:
+            for layer in layers:
+                ...  # session.state(row, layer, name) for each row; session.write(layer, ...)
+            session.commit(accepted)
+
+    Leaving the block without `commit`, by an exception too, rolls back. Thread-safe as its
+    sequence is.
+    """
+
+    __slots__ = ("_core", "_sequence")
+
+    def __init__(self, sequence: Sequence, core: _core.VerifySession) -> None:
+        self._sequence = sequence  # an open sequence must not close under its session
+        self._core = core
+
+    @property
+    def rows(self) -> int:
+        """K: the number of drafts, and one."""
+        return self._core.rows
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Token ids to run, ``[rows]``."""
+        return self._core.tokens()
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Their positions, ``[rows]``, the first one being the sequence's ``length``."""
+        return np.arange(self._core.start, self._core.start + self._core.rows, dtype=np.int64)
+
+    @property
+    def is_open(self) -> bool:
+        """False after `commit` or `rollback`, and once the sequence is closed."""
+        return self._core.is_open
+
+    def write(self, layer: int, keys: Any, values: Any = None) -> None:
+        """Store one layer's rows of all positions; `Sequence.read` sees them at once.
+
+        Args:
+            layer: index of the decoder layer.
+            keys: float16 or float32 ``[rows, heads, width]``, as for `Sequence.write`; copied.
+            values: the same for values, or the rotary keys of MLA; None for key-only layers.
+
+        Raises:
+            NonFiniteError: an INT8 row is not finite.
+            InvalidArgumentError: a wrong shape or layer, or the session has ended.
+        """
+        components = [as_rows(keys, "keys")]
+        if values is not None:
+            components.append(as_rows(values, "values"))
+        self._core.write(as_layer(layer), components)
+
+    def state(self, row: int, layer: int, name: str) -> NDArray[Any]:
+        """A writable view of one fixed-size tensor as it is after ``row``; to be filled.
+
+        Taken for the first time it holds a copy of the tensor of the row before (of the live one
+        for row 0, or where the row before was not taken), so that rows may be updated in place one
+        after the other. Once the session has ended nobody reads what is written to it.
+
+        Raises:
+            InvalidArgumentError: no such row, or the session has ended.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        return self._core.state(as_count(row, "row"), as_layer(layer), name)
+
+    def commit(self, accepted: int) -> int:
+        """Keep the first ``accepted`` rows: positions, tokens, and the state after the last one.
+
+        Ends the session. The sequence then knows no token that has not run: extend it by the one
+        sampled after the last accepted row.
+
+        Args:
+            accepted: 1 when every draft is rejected, up to ``rows``.
+
+        Returns:
+            The sequence's new ``length``.
+
+        Raises:
+            InvalidArgumentError: ``accepted`` is out of range, a layer is not written, a tensor of
+                the accepted row was never taken, or the session has ended. Nothing was changed.
+        """
+        return self._core.commit(as_count(accepted, "accepted"))
+
+    def rollback(self) -> None:
+        """End the session; the sequence is as it was before `Sequence.begin_verify`.
+
+        Raises:
+            InvalidArgumentError: the session has ended.
+        """
+        self._core.rollback()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.is_open:
+            self.rollback()
+
+    def __repr__(self) -> str:
+        first = self._core.start
+        where = f"{self.rows} rows at {first}" if self.is_open else "ended"
+        return f"<VerifySession {where}>"
