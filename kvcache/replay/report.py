@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from kvcache.replay.timing import Operation
 from kvcache.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvcache.replay.timing import Operation
 
 __all__ = ["Report"]
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
-from numpy.typing import NDArray
 
 from kvcache.errors import InvalidArgumentError, KVCacheIOError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
 __all__ = ["HASH_BLOCK_TOKENS", "Request", "block_tokens", "decoded_tokens", "read_trace"]
 
