@@ -9,6 +9,7 @@
 // draft i - 1. Nothing of the sequence changes before commit(): its state stays where it was, in
 // its own place, and rows beyond length() belong to nobody else. Whatever ends a session without
 // commit(), the destructor included, leaves the sequence at its last committed position.
+// An open session holds rows() copies of the fixed-size state; windows are trimmed after it.
 //
 // Thread safety: VerifySession is thread-safe; its calls and those of its sequence run one at a
 // time, sessions of different sequences side by side. Copies happen outside the cache's lock.
