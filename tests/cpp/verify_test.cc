@@ -272,6 +272,21 @@ TEST(Verify, AClosedSequenceEndsItsSession) {
   floats(*kept)[0] = 1;  // still mapped
 }
 
+TEST(Verify, WindowsAreTrimmedAfterTheVerdict) {
+  const auto cache = make_cache(3);
+  Sequence sequence = open_at(*cache, kPrompt);
+  for (std::int32_t round = 0; round < 50; ++round) {
+    ASSERT_TRUE(sequence.extend(std::vector{round}).is_ok());
+    const std::uint64_t start = sequence.length();
+    auto session = sequence.begin_verify(std::vector{1, 2, 3, 4, 5});
+    ASSERT_TRUE(session.is_ok() && run(*session).is_ok());
+    ASSERT_TRUE(session->commit(1 + static_cast<std::uint64_t>(round) % 6).is_ok());
+    EXPECT_LE(cache->stats().pages, 4U);  // 2 rows before start, 6 from it on
+    // Back to where the verify began, as after a write without speculation.
+    EXPECT_EQ(read_rows(sequence, start - 2, start).size(), 2 * kWidth);
+  }
+}
+
 TEST(Verify, SessionsOfDifferentSequencesRunSideBySide) {
   const auto cache = make_cache(8);
   std::atomic<int> failures = 0;
