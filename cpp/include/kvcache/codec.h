@@ -43,7 +43,8 @@ struct MutableRowsView {
 // the elements. `threads`: at most this many work on the call; small calls use one. kNonFinite
 // names the first row that is not finite after F16 rounding; codes and scales are then unspecified.
 // Also fails as check_isa() does.
-Status encode_int8(const RowsView& in, std::int8_t* codes, float* scales, unsigned threads = 1);
+Status encode_int8(const RowsView& in, std::int8_t* codes, float* scales, unsigned threads = 1,
+                   std::size_t first_row = 0);
 
 // Element = float32(code) * scale, rounded to out.dtype.
 // REQUIRES, here and for F16: check_isa() is ok (else the scalar row does the work), and the dtype

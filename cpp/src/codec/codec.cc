@@ -115,8 +115,8 @@ void decode_contiguous(Decode decode, const char* packed, std::size_t packed_byt
 Status check_pages(std::size_t pages, PageSpan where, std::size_t tokens) {
   if (tokens == 0) return Status::ok();
   if (where.page_tokens == 0) return Status::invalid_argument("page_tokens is 0");
-  const std::size_t held = pages * where.page_tokens;
-  if (where.first > held || tokens > held - where.first) {
+  const std::size_t last = where.first + (tokens - 1);
+  if (last < where.first || last / where.page_tokens >= pages) {
     return Status::invalid_argument(tokens, " tokens from position ", where.first,
                                     " on need more than ", pages, " pages of ", where.page_tokens,
                                     " tokens");
@@ -188,7 +188,8 @@ std::size_t scatter_range(PageSpan where, std::size_t token, std::size_t end, st
 
 }  // namespace
 
-Status encode_int8(const RowsView& view, std::int8_t* codes, float* scales, unsigned threads) {
+Status encode_int8(const RowsView& view, std::int8_t* codes, float* scales, unsigned threads,
+                   std::size_t first_row) {
   if (Status status = check_isa(); !status) return status;
   const RowsView in = flattened(view);
   const std::size_t bytes = element_bytes(in);
@@ -214,7 +215,7 @@ Status encode_int8(const RowsView& view, std::int8_t* codes, float* scales, unsi
     });
     good = *std::min_element(results.begin(), results.end());
   }
-  return good < in.tokens * in.heads ? non_finite_row(good) : Status::ok();
+  return good < in.tokens * in.heads ? non_finite_row(first_row + good) : Status::ok();
 }
 
 void decode_int8(const std::int8_t* codes, const float* scales, const MutableRowsView& out,
