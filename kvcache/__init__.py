@@ -31,9 +31,16 @@ _EXPORTS = {
         [
             "AttentionPolicy",
             "CacheTier",
+            "CompressedLatentRotary",
+            "FixedState",
+            "KeyOnly",
+            "KeyOnlyWithFixedState",
+            "KeyValue",
+            "KeyValueWithFixedState",
             "LayerCachePolicy",
             "LayerSchedule",
             "MutableStateResidency",
+            "NoState",
             "PoolingStateComponent",
             "StateComponentPolicy",
             "StateComponentRole",
@@ -55,7 +62,22 @@ _EXPORTS = {
 }
 _EXPORTS |= dict.fromkeys(["json_schema", "public_types"], "schema")
 _EXPORTS |= dict.fromkeys(["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"], "block")
-_EXPORTS |= dict.fromkeys(["CacheStateStrategy", "SlidingWindowLayerCount"], "strategy")
+_EXPORTS |= {"declare_caches": "caches"}
+_EXPORTS |= dict.fromkeys(
+    [
+        "CacheStateStrategy",
+        "CompressedMla",
+        "FullKv",
+        "HybridRecurrent",
+        "MixedKv",
+        "Multimodal",
+        "SharedFullKv",
+        "SlidingKey",
+        "SlidingKv",
+        "SlidingWindowLayerCount",
+    ],
+    "strategy",
+)
 _EXPORTS |= dict.fromkeys(
     [
         "AvailableMemory",

@@ -159,7 +159,8 @@ class LayerSchedule(Value, Sequence[P]):
                 self._fail(f"[{index}]", f"expected {family.__name__}, got {describe(policy)}")
 
     def _key(self) -> tuple[Any, ...]:
-        return tuple((type(policy).__name__, policy._key()) for policy in self._policies)
+        family = next(f for f in self.ELEMENTS if isinstance(self._policies[0], f))
+        return (self.ELEMENTS.index(family), *(policy._key() for policy in self._policies))
 
     def _plain(self) -> list[Any]:
         return [policy.to_dict() for policy in self._policies]

@@ -140,9 +140,9 @@ class Value(Json):
             raw = getattr(self, name)
             try:
                 value = msgspec.convert(raw, hint, dec_hook=_decode)
-                _check_u64(value)
+                _check_representable(value)
             except ValueError as error:
-                path, message = _explain(error, raw)
+                path, message = _explain(error, raw, hint)
                 self._fail(f".{name}{path}", message)
             object.__setattr__(self, name, value)
         self._validate()
@@ -244,7 +244,7 @@ def _load(cls: type[Json], data: Any, forbid_unknown_keys: bool) -> Any:
     except RecursionError:
         raise cls.ERROR("$: nested too deeply") from None
     except ValueError as error:
-        path, message = _explain(error, data)
+        path, message = _explain(error, data, cls)
         raise cls.ERROR(f"${path}: {message}") from error
     return value
 
@@ -262,16 +262,17 @@ def _decode(target: type[Any], data: Any) -> Any:
     variant = target.VARIANTS.get(tag)
     if variant is None:
         known = ", ".join(target.VARIANTS)
-        raise _FieldError(path if target.TAG_FIELD else "", f"unknown `{tag}`, expected {known}")
+        message = f"unknown {describe(tag)}, expected {known}"
+        raise _FieldError(path if target.TAG_FIELD else "", message)
     names = [field.name for field in _fields(variant)]
     if target.TAG_FIELD is None and isinstance(data, str) == bool(names):
-        raise _FieldError("", f"`{tag}` takes {'fields' if names else 'no fields'}")
+        raise _FieldError("", f"{describe(tag)} takes {'fields' if names else 'no fields'}")
     if variant.NEWTYPE:
         payload = {names[0]: payload}
     try:
         return msgspec.convert(payload if names else {}, variant, dec_hook=_decode)
     except ValueError as error:
-        inner, message = _explain(error, payload)
+        inner, message = _explain(error, payload, variant)
         if variant.NEWTYPE:
             inner = inner.removeprefix(f".{names[0]}")
         raise _FieldError(("" if target.TAG_FIELD else path) + inner, message) from None
@@ -305,8 +306,8 @@ def _untagged(target: type[Variant], data: Any) -> tuple[str, Any, str]:
     raise _FieldError("", f"expected one of {known}, got {describe(data)}")
 
 
-def _explain(error: ValueError, data: Any) -> tuple[str, str]:
-    """Path and message of a failed conversion of ``data``."""
+def _explain(error: ValueError, data: Any, hint: Any) -> tuple[str, str]:
+    """Path and message of a failed conversion of ``data`` to ``hint``."""
     text, path = _split(error)
     cause: BaseException | None = error.__cause__
     while cause is not None:
@@ -318,7 +319,10 @@ def _explain(error: ValueError, data: Any) -> tuple[str, str]:
         cause = cause.__cause__
     if isinstance(error, _FieldError):
         return error.path, str(error)
-    return path, _reworded(text, _lookup(data, path))
+    value = _lookup(data, path)
+    if text.startswith("Invalid enum value"):
+        text = f"expected one of {_spellings(hint, path)}, got {describe(value)}"
+    return path, _reworded(text, value)
 
 
 def _split(error: BaseException) -> tuple[str, str]:
@@ -328,6 +332,7 @@ def _split(error: BaseException) -> tuple[str, str]:
     return text, path.removesuffix("`")
 
 
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _BOUND = re.compile(r"Expected `int` (>=|<=) (-?\d+)$")
 _TYPE = re.compile(r"Expected `([^`]+)`(?:, got `\w+`)?$")
 _NOUNS = {"int": "an integer", "str": "a string", "bool": "true or false", "array": "a list"}
@@ -344,6 +349,13 @@ def _reworded(text: str, value: Any) -> str:
     if text.startswith("Expected"):
         return f"{text[0].lower()}{text[1:].replace('`', '')}, got {describe(value)}"
     return text.replace("Object missing", "missing")
+
+
+def _spellings(hint: Any, path: str) -> str:
+    """What the enum at ``path`` below ``hint`` accepts."""
+    for key, _ in _STEP.findall(path):
+        hint = _hints(hint)[key] if key else typing.get_args(hint)[0]
+    return ", ".join(member.value for member in hint)
 
 
 def checked(name: str, value: Any, least: int = 0) -> int:
@@ -364,13 +376,14 @@ def describe(value: Any) -> str:
     """A short, one-line rendering of any input for an error message."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of too many digits, or endless nesting
+    except Exception:  # foreign code, or an integer of too many digits
         text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _lookup(data: Any, path: str) -> Any:
-    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+    for key, index in _STEP.findall(path):
         try:
             data = data[key] if key else data[int(index)]
         except (KeyError, IndexError, TypeError):
@@ -378,13 +391,21 @@ def _lookup(data: Any, path: str) -> Any:
     return data
 
 
-def _check_u64(value: Any) -> None:
+def _check_representable(value: Any) -> None:
+    """What JSON, or the u64 of other languages, could not carry."""
     if isinstance(value, int) and value > U64_MAX:
         raise _FieldError("", f"expected at most {U64_MAX}, got {describe(value)}")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _FieldError("", f"expected Unicode text, got {describe(value)}") from None
     if isinstance(value, tuple):
         for index, item in enumerate(value):
-            if isinstance(item, int) and item > U64_MAX:
-                raise _FieldError(f"[{index}]", f"expected at most {U64_MAX}, got {describe(item)}")
+            try:
+                _check_representable(item)
+            except _FieldError as error:
+                raise _FieldError(f"[{index}]{error.path}", str(error)) from None
 
 
 def _renamed(data: Any) -> Any:
@@ -400,7 +421,7 @@ def _refuse_unknown(data: Any, known: Any, path: str) -> None:
     if isinstance(data, Mapping) and isinstance(known, Mapping):
         for key, value in data.items():
             if key not in known and value is not None:
-                raise _FieldError(path, f"unknown key `{key}`")
+                raise _FieldError(path, f"unknown key {describe(key)}")
             _refuse_unknown(value, known.get(key), f"{path}.{key}")
     elif isinstance(data, list) and isinstance(known, list):
         for index, (item, match) in enumerate(zip(data, known, strict=True)):
@@ -412,7 +433,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) != len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key `{repeated}` occurs twice")
+        raise ValueError(f"key {describe(repeated)} occurs twice")
     return data
 
 

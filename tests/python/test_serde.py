@@ -57,7 +57,8 @@ PUBLISHED = [
     (LayerCachePolicy.no_state(), '"no_state"'),
     (
         LayerCachePolicy.key_value(SLIDING, 2, 64),
-        '{"key_value":{"attention":{"sliding":{"window":8}},"num_key_value_heads":2,"head_dim":64}}',
+        '{"key_value":{"attention":{"sliding":{"window":8}},"num_key_value_heads":2,'
+        '"head_dim":64}}',
     ),
     (
         LayerCachePolicy.key_only(FULL, 1, 512),
@@ -194,13 +195,13 @@ def key_value(**changes: Any) -> list[Any]:
             key_value(attention={"sliding": {"window": 2**31}}),
             "$[3].key_value.attention.sliding.window: expected at most 2147483647",
         ),
-        (key_value(attention="half"), "$[3].key_value.attention: unknown `half`"),
-        (key_value(attention="sliding"), "$[3].key_value.attention: `sliding` takes fields"),
-        (key_value(attention={"full": {}}), "$[3].key_value.attention: `full` takes no fields"),
+        (key_value(attention="half"), "$[3].key_value.attention: unknown 'half'"),
+        (key_value(attention="sliding"), "$[3].key_value.attention: 'sliding' takes fields"),
+        (key_value(attention={"full": {}}), "$[3].key_value.attention: 'full' takes no fields"),
         ([{"key_value": {"attention": "full", "head_dim": 1}}], "$[0].key_value: missing required"),
         ([{}], "$[0]: expected one of no_state, "),
         ([{"key_value": {}, "key_only": {}}], "$[0]: expected one of no_state, "),
-        (["no_state", "full"], "$[1]: unknown `full`"),
+        (["no_state", "full"], "$[1]: unknown 'full'"),
         ([7], "$[0]: expected one of no_state, "),
         ([], "$: a schedule needs at least one layer"),
         ({}, "$: expected a list"),
@@ -269,10 +270,10 @@ def test_missing_presence_is_refused_and_a_missing_option_is_null() -> None:
 def test_unknown_keys_are_ignored_unless_asked() -> None:
     data = key_value(colour="red")
     assert LayerSchedule.from_dict(data) == LayerSchedule.from_dict(key_value())
-    with pytest.raises(LayerScheduleError, match=r"^\$\[3\]\.key_value: unknown key `colour`"):
+    with pytest.raises(LayerScheduleError, match=r"^\$\[3\]\.key_value: unknown key 'colour'"):
         LayerSchedule.from_dict(data, forbid_unknown_keys=True)
     LayerSchedule.from_dict(key_value(value_head_dim=None), forbid_unknown_keys=True)
-    with pytest.raises(InvalidArgumentError, match=r"^\$\.decoder: unknown key `x`"):
+    with pytest.raises(InvalidArgumentError, match=r"^\$\.decoder: unknown key 'x'"):
         CacheStateStrategy.from_json(
             '{"strategy":"multimodal","decoder":{"strategy":"full_kv","x":1},'
             '"media_consumes_decoder_positions":true}',
@@ -329,3 +330,54 @@ def test_sets_of_variants_have_no_instances_of_their_own_kind() -> None:
     for data in (FULL.to_dict(), LayerCachePolicy.no_state().to_dict()):
         assert isinstance(data, str)
     assert StateTensorDimension.from_dict(DIM.fixed(3)) == DIM.fixed(3)
+
+
+def test_enum_fields_list_their_spellings() -> None:
+    tensor = {**POOLED.to_dict(), "dtype": "fl\noat"}
+    layers = [{"fixed_state": {"tensors": [POOLED.to_dict(), tensor]}}]
+    with pytest.raises(LayerScheduleError) as error:
+        LayerSchedule.from_dict(layers)
+    assert str(error.value) == (
+        "$[0].fixed_state.tensors[1].dtype: expected one of floating, float32, int32, uint32,"
+        " got 'fl\\noat'"
+    )
+    with pytest.raises(InvalidArgumentError, match=r"^\$: expected one of device, host, disk"):
+        CacheTier.from_dict("tape")
+    with pytest.raises(CachePolicyError, match=r"^StateTensorPolicy\.dtype: expected one of flo"):
+        StateTensorPolicy(POOLED.role, POOLED.shape, "int4", POOLED.residency)
+
+
+@pytest.mark.parametrize("name", ["\n" * 500, "a\nb", "\ud800"])
+def test_messages_stay_on_one_short_line(name: str) -> None:
+    broken = [
+        (AttentionPolicy, name),
+        (AttentionPolicy, {name: 1}),
+        (LayerCachePolicy, {"key_value": name}),
+        (CacheStateStrategy, {"strategy": name}),
+        (StateKind, name),
+        (Observed, {"status": "unavailable", "reason": 3, name: name}),
+    ]
+    for cls, data in broken:
+        with pytest.raises(KVCacheError) as error:
+            cls.from_dict(data)
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 300
+        str(error.value).encode()
+
+
+def test_text_that_json_cannot_carry_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^\$\.reason: expected Unicode text"):
+        Observed.from_json('{"status":"unavailable","reason":"\\ud800"}')
+    assert Observed.from_dict({"status": "unavailable", "reason": "\u00e9"})
+
+
+def test_describe_survives_foreign_objects() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise OSError
+
+    for odd in (Odd(), [Odd()], {"x": Odd()}, object()):
+        with pytest.raises(LayerScheduleError):
+            AttentionPolicy.from_dict(odd)
+        with pytest.raises(CachePolicyError):
+            LayerCachePolicy.key_value(odd, 1, 1)  # type: ignore[arg-type]

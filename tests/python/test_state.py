@@ -33,6 +33,7 @@ from kvcache import (
     best_slots,
     cache_terms,
     declare,
+    declare_caches,
     fit_ring_depth,
     hash_table_bytes,
     largest_fitting,
@@ -327,3 +328,60 @@ class TestBudget:
             largest_fitting(1, 2, fail)
         with pytest.raises(InvalidArgumentError, match="blocks"):
             best_slots(40, lambda _: -1)
+
+
+class TestCaches:
+    def test_a_linear_layer_is_served_with_copies_carry_and_tables(self) -> None:
+        h = tensor(
+            StateTensorRole.recurrent(),
+            DIM.batch(),
+            DIM.fixed(48),
+            DIM.fixed(128),
+            DIM.fixed(128),
+            dtype="float32",
+        )
+        conv = tensor(StateTensorRole.convolution(0), DIM.batch(), DIM.fixed(3), DIM.fixed(10240))
+        caches = declare_caches(only(LayerCachePolicy.fixed_only([conv, h])), hidden_size=5120)
+        inputs = CacheInputs(
+            prefix_snapshot_slots=1,
+            ring=(1, 1),
+            carry=(2, 128),
+            verify_table_rows=128,
+            capture_rows=32768,
+            lookup=LookupInputs(2, 1000),
+            tree=(4, 16),
+            drafts=(4, 16),
+        )
+        sizes = {term.state: term.bytes for term in cache_terms(caches, inputs)}
+        assert sizes == {
+            "l0.prefix.state.convolution.0": 3 * 10240 * 4,
+            "l0.prefix.state.recurrent": 3 * 2**20,
+            "l0.ring.state.convolution.0": 3 * 10240 * 4,
+            "l0.ring.state.recurrent": 3 * 2**20,
+            "l0.carry.inputs": 789_504,
+            "l0.carry.pending": 8,
+            "l0.carry.pointers": 3072,
+            "l0.carry.flags": 512,
+            "l0.verify.pointers": 16_384,
+            "l0.carry.convolution": 327_680,
+            "head.prefix_hidden": 10_240,
+            "head.accept_hidden": 1_310_720,
+            "head.capture_hidden": 335_544_320,
+            "head.carry_slots": 1024,
+            "embed.lookup_index": 69_664,
+            "embed.tree_mask": 1024,
+            "embed.draft_ids": 256,
+        }
+        assert {term.kind for term in cache_terms(caches, inputs)} == {
+            kind for kind in StateKind if kind.is_cache
+        }
+
+    def test_attention_and_draft_layers_are_not_copied(self) -> None:
+        policies = [
+            LayerCachePolicy.key_value(FULL, 1, 8),
+            LayerCachePolicy.fixed_only([RECURRENT]),
+        ]
+        decls = declare(LayerSchedule(policies), draft_layers=1)
+        assert all(cache.layer == -1 for cache in declare_caches(decls, hidden_size=8))
+        with pytest.raises(InvalidArgumentError, match="hidden_size"):
+            declare_caches(decls, hidden_size=0)
