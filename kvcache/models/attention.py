@@ -98,19 +98,18 @@ class Heads:
 
 def key_value_heads(f: Fields, query_heads: int) -> int:
     """Key-value heads of the whole model; one a query head when nothing else is said."""
-    for name in KEY_VALUE_HEADS:
-        if f.has(name):
-            heads = f.count(name)
-            break
-        if f.is_null(name):
-            f.note(name, f"null, taken as num_attention_heads = {query_heads}")
-            return query_heads
+    name = next((name for name in KEY_VALUE_HEADS if f.has(name)), None)
+    if name is not None:
+        heads = f.count(name)
     else:
-        default = f.class_default(*KEY_VALUE_HEADS)
+        name = next((name for name in KEY_VALUE_HEADS if f.is_null(name)), None)
+        default = None if name else f.class_default(*KEY_VALUE_HEADS)
+        why = "absent" if name is None else "null"
+        name = name or "num_key_value_heads"
         if default is None:
-            f.note("num_key_value_heads", f"absent, taken as num_attention_heads = {query_heads}")
+            f.note(name, f"{why}, taken as num_attention_heads = {query_heads}")
             return query_heads
-        heads, name = default, "num_key_value_heads"
+        heads = default
     if heads > query_heads or query_heads % heads:
         raise f.error(name, f"expected a divisor of {query_heads} attention heads, got {heads}")
     return heads

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvcache.models.attention import Heads, hidden_size, layer_count, layer_window, split
 from kvcache.models.dense import attention_decoder, per_layer_fields
 from kvcache.models.drafts import draft_count
-from kvcache.models.fields import HEADS, shown
+from kvcache.models.fields import HEADS, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
@@ -82,7 +82,7 @@ def longcat_decoder(f: Fields) -> Decoder:
     layer = latent_layer(f)
     note_replicas(f)
     double = f.has("num_layers")
-    layers = f.count("num_layers") * 2 if double else layer_count(f)
+    layers = f.count("num_layers", most=MAX_LAYERS) * 2 if double else layer_count(f)
     f.note("num_layers", "each layer has two attention sublayers, listed one after the other")
     return Decoder(
         layers=[layer] * layers,

@@ -208,8 +208,14 @@ def nemotron_decoder(f: Fields) -> Decoder:
     drafts = draft_count(f)
     head = _nemotron_kinds(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     decoder = _mixed(f, kinds, _nemotron_mamba2)
-    draft = _mixed(f, head or ["attention"], _nemotron_mamba2).layers * drafts if drafts else []
-    return Decoder(layers=decoder.layers, hidden_size=decoder.hidden_size, drafts=draft)
+    head = head or ["attention"]
+    if len(head) * drafts > MAX_LAYERS:
+        raise f.error("num_nextn_predict_layers", f"expected at most {MAX_LAYERS} draft layers")
+    return Decoder(
+        layers=decoder.layers,
+        hidden_size=decoder.hidden_size,
+        drafts=_mixed(f, head, _nemotron_mamba2).layers * drafts if drafts else [],
+    )
 
 
 def _nemotron_mamba2(f: Fields) -> list[StateTensorPolicy]:

@@ -27,6 +27,7 @@ _SECTIONS = (
     "lm_config",
     "decoder",
     "decoder_config",
+    "transformer_layer_config",
 )
 _MEDIA = (
     "vision_config",

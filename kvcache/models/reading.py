@@ -111,15 +111,16 @@ def from_config(
         decoder = family(f)
         start, stop = _range(layers, len(decoder.layers))
         stage = _stage(decoder, start, stop)
+        dtype, kept_dtype, context = model_dtype(f, whole), cache_dtype(f, whole), _context(f)
         return Model(
             model_type=kind,
             schedule=LayerSchedule.new(len(stage.layers), stage.layers),
             strategy=_strategy(whole, stage),
             notes=tuple(f.notes),
-            dtype=model_dtype(f, whole),
-            cache_dtype=cache_dtype(f, whole),
+            dtype=dtype,
+            cache_dtype=kept_dtype,
             hidden_size=decoder.hidden_size,
-            max_context=_context(f),
+            max_context=context,
             draft_schedule=LayerSchedule.new(len(stage.drafts), stage.drafts)
             if stage.drafts
             else None,

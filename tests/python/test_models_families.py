@@ -1,0 +1,132 @@
+"""Each family of decoders, read from a small configuration to the last scalar."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from support.counting import fixed_scalars, position_scalars
+from support.families import FAMILIES, Family
+
+from kvcache.errors import InvalidArgumentError
+from kvcache.models import from_config
+
+
+def kept(layers: Any) -> dict[tuple[Any, int], int]:
+    """Layers by window and scalars a position."""
+    return Counter(
+        (layer.attention.window if layer.attention else "-", position_scalars(layer))
+        for layer in layers
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_family_keeps_what_it_is_known_to_keep(family: Family) -> None:
+    model = from_config(family.config)
+    assert kept(model.schedule) == family.kept
+    assert fixed_scalars(model.schedule) == family.fixed
+    assert len(model.draft_schedule or ()) == family.drafts
+    assert type(model.strategy).__name__ == family.strategy
+    indexed = sum(getattr(layer, "indexer_dim", None) is not None for layer in model.schedule)
+    assert indexed == family.indexed
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_tensor_parallelism_divides_state_or_replicates_it_or_is_refused(family: Family) -> None:
+    whole = from_config(family.config)
+    half = None
+    with suppress(InvalidArgumentError):
+        half = from_config(family.config, tp=2)
+    if half is None:
+        with pytest.raises(InvalidArgumentError, match="tp=2"):
+            from_config(family.config, tp=2)
+        return
+    for one, two in zip(whole.schedule, half.schedule, strict=True):
+        assert type(one) is type(two)
+        assert position_scalars(two) <= position_scalars(one) <= 2 * position_scalars(two)
+    assert fixed_scalars(half.schedule) <= fixed_scalars(whole.schedule)
+    assert fixed_scalars(whole.schedule) <= 2 * fixed_scalars(half.schedule)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_stages_of_a_pipeline_put_together_are_the_model(family: Family) -> None:
+    whole = from_config(family.config)
+    cut = len(whole.schedule) // 2
+    first = from_config(family.config, layers=(0, cut))
+    last = from_config(family.config, layers=(cut, len(whole.schedule)))
+    assert [*first.schedule, *last.schedule] == list(whole.schedule)
+    assert (first.draft_schedule, last.draft_schedule) == (None, whole.draft_schedule)
+
+
+def test_shared_layers_of_a_strategy_add_up() -> None:
+    strategy: Any = from_config(FAMILIES["gemma3n_text"].config).strategy
+    assert (strategy.cached_layers, strategy.shared_layers) == (5, 5)
+    windows = sum(entry.layers for entry in strategy.sliding_attention)
+    assert strategy.full_attention_layers + windows == 10
+
+
+def test_the_two_value_widths_of_a_layer_are_kept_apart() -> None:
+    layer: Any = from_config(FAMILIES["mimo_v2_flash"].config).schedule[0]
+    assert (layer.head_dim, layer.value_head_dim) == (16, 8)
+
+
+def test_latent_attention_can_be_counted_as_every_head() -> None:
+    config = FAMILIES["deepseek_v3"].config
+    model: Any = from_config(config, expand_latent=True, tp=4)
+    layer = model.schedule[0]
+    assert (layer.num_key_value_heads, layer.head_dim, layer.value_head_dim) == (2, 24, 12)
+
+
+def test_encoder_positions_size_the_cross_attention() -> None:
+    config = FAMILIES["t5"].config
+    assert not from_config(config).schedule[0].fixed_state
+    model = from_config(config, encoder_positions=10)
+    (tensor,) = model.schedule[0].fixed_state
+    assert [axis.resolve(1, 0) for axis in tensor.shape] == [1, 10, 2 * 6 * 8]
+
+
+def test_an_image_is_kept_in_cross_attention_layers_only() -> None:
+    model = from_config(FAMILIES["mllama"].config)
+    (tensor,) = model.schedule[3].fixed_state
+    assert [axis.resolve(1, 0) for axis in tensor.shape] == [1, 4 * 5, 64]
+    assert not tensor.presence.is_required_for(5)
+
+
+def test_a_pooled_layer_declares_what_is_pending_pooled_and_overlapping() -> None:
+    layer = from_config(FAMILIES["deepseek_v4"].config).schedule[2]
+    names = [tensor.role.stable_name() for tensor in layer.fixed_state]
+    parts = ["pending_values", "pending_gates", "pooled", "overlap_values", "overlap_gates"]
+    assert names == [f"state.pooling.{stream}.{part}" for stream in (0, 1) for part in parts]
+    shapes = [[axis.resolve(1, 11) for axis in tensor.shape] for tensor in layer.fixed_state]
+    assert shapes[:3] == [[1, 3, 64], [1, 3, 64], [1, 2, 32]]
+    assert shapes[5:8] == [[1, 3, 16], [1, 3, 16], [1, 2, 8]]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("kimi_linear", {"linear_attn_config": {"kda_layers": [0]}}, "from 1 to 4, got 0"),
+        ("kimi_linear", {"linear_attn_config": {"kda_layers": [1, 1]}}, "layer 1 is listed twice"),
+        ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "layer 2 of 4 is in neither"),
+        ("deepseek_v4", {"compress_ratios": [0, 0, 4, 7]}, "compress_ratios[3]: expected 0, 4 or"),
+        ("deepseek_v4", {"compress_ratios": [0] * 6}, "compress_ratios: expected 4 entries"),
+        ("glm_moe_dsa", {"indexer_types": ["full"] * 3 + ["own"]}, "indexer_types[3]: expected"),
+        ("minimax", {"attn_type_list": [2] * 8}, "attn_type_list[0]: unknown layer type 2"),
+        ("bamba", {"attn_layer_indices": [8]}, "attn_layer_indices[0]: expected an index below 8"),
+        ("gemma3n_text", {"num_kv_shared_layers": 11}, "num_kv_shared_layers: expected at most 10"),
+        ("gemma3n_text", {"num_kv_shared_layers": 8}, "layer 4 shares, but no layer before 2"),
+        ("nemotron-nas", {"block_configs": [{}] * 3}, "block_configs[0].attention: expected"),
+        ("hunyuan", {"use_mla": True}, "use_mla: latent attention is not understood"),
+        ("rwkv7", {"attn": {"layers": [1]}}, "attn: layers with attention"),
+        ("mllama", {"text_config": {"model_type": "mllama_text_model", "head_dim": 0}}, "head_dim"),
+        ("gpt_neo", {"attention_types": [[["global"], 3]]}, "expected 4 layers, got 3"),
+        ("mpt", {"attn_config": {"attn_type": "new"}}, 'unknown kind of attention "new"'),
+    ],
+)
+def test_what_is_not_understood_is_named(name: str, change: dict[str, Any], message: str) -> None:
+    config = {**FAMILIES[name].config, **change}
+    with pytest.raises(InvalidArgumentError) as caught:
+        from_config(config)
+    assert message in str(caught.value)
