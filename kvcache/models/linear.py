@@ -232,7 +232,7 @@ def bailing_hybrid_decoder(f: Fields) -> Decoder:
     kinds = f.per_layer("layer_types", layers) or [
         "full_attention" if (i + 1) % group == 0 else _LINEAR for i in range(layers)
     ]
-    width = f.count("linear_head_dim" if f.has("linear_head_dim") else "head_dim")
+    width = f.count("linear_head_dim", "head_dim")
     heads = f.count("linear_num_heads") if f.has("linear_num_heads") else f.count(*HEADS)
     kernel = f.count("short_conv_kernel_size")
     return _delta_and_latent(f, kinds, kimi_delta(f, heads, width, kernel), drafts)

@@ -109,6 +109,11 @@ def test_gemma_4_shares_and_widens() -> None:
     assert (wide.num_key_value_heads, wide.head_dim, wide.value_head_dim) == (2, 512, None)
 
 
+def test_a_small_deepseek_without_latent_attention_has_ordinary_heads() -> None:
+    layer = read("ome_deepseek_vl2_tiny.json").schedule[0]
+    assert (layer.num_key_value_heads, layer.head_dim) == (10, 128)
+
+
 def test_minimax_m3_adds_an_index_key_after_its_three_dense_layers() -> None:
     model = read("nvidia--MiniMax-M3-NVFP4.json")
     widths = [layer.indexer_dim for layer in model.schedule]

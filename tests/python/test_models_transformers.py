@@ -94,9 +94,9 @@ def check_kind(layer: Any, kind: str, config: dict[str, Any]) -> None:
 
 
 PATTERNED = """
-afmoe beam cohere2 exaone4 flint gemma2 gemma3_text gemma3n_text gemma4_text gpt_oss granite_swa
-inkling_text kimi_linear kolibri1 lara_mini lfm3 llama4_text mimo_v2_flash minimax modernbert-decoder
-olmo3 olmo_hybrid qwen2 qwen3_5_text qwen3_next vaultgemma hy_v4
+afmoe beam cohere2 exaone4 flint gemma2 gemma3_text gemma3n_text gemma4_text
+gpt_oss granite_swa inkling_text kimi_linear kolibri1 lara_mini lfm3 llama4_text mimo_v2_flash
+minimax modernbert-decoder olmo3 olmo_hybrid qwen2 qwen3_5_text qwen3_next vaultgemma hy_v4
 """
 
 
