@@ -18,7 +18,10 @@ from kvcache.policy import AttentionPolicy, LayerCachePolicy
 if TYPE_CHECKING:
     from kvcache.models.fields import Fields
 
-__all__ = ["index_layers", "latent_decoder", "latent_layer", "note_replicas"]
+__all__ = ["GRANULARITY", "index_layers", "latent_decoder", "latent_layer", "note_replicas"]
+
+GRANULARITY = 256
+"""Positions by which engines grow a cache of latents."""
 
 
 def latent_layer(
@@ -64,6 +67,7 @@ def latent_decoder(f: Fields) -> Decoder:
         layers=[layer] * layer_count(f),
         hidden_size=hidden_size(f),
         drafts=[layer] * draft_count(f),
+        granularity=GRANULARITY,
     )
 
 
@@ -88,6 +92,7 @@ def longcat_decoder(f: Fields) -> Decoder:
         layers=[layer] * layers,
         hidden_size=hidden_size(f),
         drafts=[layer] * draft_count(f),
+        granularity=GRANULARITY,
     )
 
 
@@ -149,6 +154,7 @@ def _indexed(f: Fields, own: list[bool]) -> Decoder:
         layers=policies,
         hidden_size=hidden_size(f),
         drafts=[indexed] * draft_count(f),
+        granularity=GRANULARITY,
         shared=dict.fromkeys(shared, AttentionPolicy.full()),
     )
 
@@ -190,7 +196,7 @@ def dots3_decoder(f: Fields) -> Decoder:
         else:
             raise f.error(f"layer_types[{i}]", f"unknown layer type {shown(kind)}")
     note_replicas(f)
-    return Decoder(layers=policies, hidden_size=hidden_size(f))
+    return Decoder(layers=policies, hidden_size=hidden_size(f), granularity=GRANULARITY)
 
 
 def _dots3_window(f: Fields) -> Fields:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvcache.capability import EstimationCompleteness
 from kvcache.errors import CachePolicyError, InvalidArgumentError, LayerScheduleError
 from kvcache.models import (
     compressed,
@@ -22,6 +23,7 @@ from kvcache.models import (
 from kvcache.models.defaults import class_defaults
 from kvcache.models.dtypes import cache_dtype, model_dtype
 from kvcache.models.fields import Fields, Options
+from kvcache.models.media import with_media_state
 from kvcache.models.model import Model
 from kvcache.models.nested import find_decoder, has_media
 from kvcache.models.source import open_config
@@ -76,6 +78,7 @@ def from_config(
     model_type: str | None = None,
     encoder_positions: int | None = None,
     expand_latent: bool = False,
+    media: bool = False,
 ) -> Model:
     """Read what a model keeps between tokens from its configuration.
 
@@ -90,6 +93,7 @@ def from_config(
             configuration allows.
         expand_latent: count latent attention (MLA) as the keys and values of every head, which
             engines without kernels for the latent keep.
+        media: count what the first layer keeps of images and audio, beside their positions.
 
     Raises:
         InvalidArgumentError: not a configuration, or one of its fields is missing or wrong; the
@@ -109,6 +113,8 @@ def from_config(
     f = f.with_defaults(class_defaults(kind))
     try:
         decoder = family(f)
+        if media and has_media(whole):
+            decoder = with_media_state(decoder, f, kind)
         start, stop = _range(layers, len(decoder.layers))
         stage = _stage(decoder, start, stop)
         dtype, kept_dtype, context = model_dtype(f, whole), cache_dtype(f, whole), _context(f)
@@ -127,6 +133,11 @@ def from_config(
             layer_start=start,
             layer_count=len(decoder.layers),
             tp=options.tp,
+            granularity=decoder.granularity,
+            draft_offset=decoder.draft_offset,
+            estimation=EstimationCompleteness.CONSERVATIVE
+            if decoder.upper_bound or has_media(whole)
+            else EstimationCompleteness.COMPLETE,
         )
     except (CachePolicyError, LayerScheduleError) as error:
         raise type(error)(f"{whole.source}: {error}") from error

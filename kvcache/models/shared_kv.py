@@ -44,6 +44,7 @@ def _decoder(
         hidden_size=hidden_size(f),
         shared=dict(enumerate(attention[first:], first)),
         masked_windows=any(kind.window is not None for kind in attention),
+        granularity=256,
     )
 
 

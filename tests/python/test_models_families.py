@@ -130,3 +130,61 @@ def test_what_is_not_understood_is_named(name: str, change: dict[str, Any], mess
     with pytest.raises(InvalidArgumentError) as caught:
         from_config(config)
     assert message in str(caught.value)
+
+
+# -- what engines add ------------------------------------------------------------------------
+
+
+def test_rotary_media_keep_an_offset_beside_the_first_layer_when_asked_to() -> None:
+    config = {
+        "model_type": "qwen3_vl",
+        "text_config": {**FAMILIES["qwen3_moe"].config, "model_type": "qwen3_vl_text"},
+        "vision_config": {},
+    }
+    assert not any(layer.fixed_state for layer in from_config(config).schedule)
+    model = from_config(config, media=True)
+    (tensor,) = model.schedule[0].fixed_state
+    assert tensor.role.stable_name() == "state.position_delta"
+    assert [axis.resolve(7, 9) for axis in tensor.shape] == [1]
+    assert not any(layer.fixed_state for layer in model.schedule[1:])
+
+
+def test_gemma_keeps_prepared_embeddings_of_a_prefix_with_media() -> None:
+    text = FAMILIES["gemma4_text"].config
+    model = from_config(
+        {"model_type": "gemma4", "text_config": text, "vision_config": {}}, media=True
+    )
+    (tensor,) = model.schedule[0].fixed_state
+    assert tensor.role.stable_name() == "state.prefix_embedding"
+    assert [axis.resolve(2, 5) for axis in tensor.shape] == [2, 5, 64]
+    assert not tensor.presence.is_required_for(5)
+
+
+def test_text_models_ignore_media() -> None:
+    config = FAMILIES["llama"].config
+    assert from_config(config, media=True) == from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "granularity", "offset", "estimation"),
+    [
+        ("llama", 1, 0, "complete"),
+        ("deepseek_v3", 256, 0, "complete"),
+        ("kimi_linear", 256, 0, "complete"),
+        ("lfm2", 256, 0, "complete"),
+        ("gemma4_text", 256, 0, "complete"),
+        ("deepseek_v4", 128, -1, "conservative"),
+        ("mllama", 1, 0, "conservative"),
+    ],
+)
+def test_a_memory_layout_ends_with_the_draft_layers(
+    name: str, granularity: int, offset: int, estimation: str
+) -> None:
+    model = from_config(FAMILIES[name].config)
+    layout = model.memory_layout()
+    drafts = FAMILIES[name].drafts
+    assert len(layout.layer_layout) == len(model.schedule) + drafts
+    assert layout.layer_prefix_offsets[len(model.schedule) :] == (offset,) * drafts
+    assert layout.allocation_granularity == granularity
+    assert layout.completeness == estimation
+    assert len(model.memory_layout(drafts=False).layer_layout) == len(model.schedule)
