@@ -14,6 +14,7 @@ from kvcache.models.attention import (
     hidden_size,
     layer_count,
     layers_from,
+    per_layer_fields,
     periodic,
     read_heads,
     upper_layers,
@@ -23,38 +24,25 @@ from kvcache.models.registry import Decoder, register
 from kvcache.policy import AttentionPolicy
 
 if TYPE_CHECKING:
-    from kvcache.models.attention import Heads, Pattern
+    from kvcache.models.attention import Pattern
     from kvcache.models.fields import Fields
 
-__all__ = ["attention_decoder", "per_layer_fields"]
+__all__ = ["attention_decoder"]
 
 
 def attention_decoder(f: Fields, *, pattern: Pattern = full_only) -> Decoder:
     """A decoder whose layers differ in their window, and by ``per_layer_config`` in their heads."""
-    layers = layer_count(f)
-    drafts = draft_count(f)
+    layers, drafts = layer_count(f), draft_count(f)
     attention = layers_from(f, layers, pattern, drafts)
-    base: Heads | None = None
-    policies = []
-    for one, kind in zip(per_layer_fields(f, layers), attention, strict=True):
-        if one is f:
-            base = base or read_heads(f)
-        policies.append((base if one is f and base else read_heads(one)).layer(kind))
+    heads = read_heads(f)
     return Decoder(
-        layers=policies,
+        layers=[
+            (heads if own is f else read_heads(own)).layer(kind)
+            for own, kind in zip(per_layer_fields(f, layers), attention, strict=True)
+        ],
         hidden_size=hidden_size(f),
-        drafts=[read_heads(f).layer(kind) for kind in draft_attention(f, layers, drafts)],
+        drafts=[heads.layer(kind) for kind in draft_attention(f, layers, drafts)],
     )
-
-
-def per_layer_fields(f: Fields, layers: int) -> list[Fields]:
-    """The fields of each layer: those of the model, with what ``per_layer_config`` changes."""
-    result = [f] * layers
-    for key, changes in f.objects("per_layer_config").items():
-        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < layers):
-            raise f.error("per_layer_config", f"expected indices below {layers}, got {key[:20]!r}")
-        result[int(key)] = f.overlaid(changes)
-    return result
 
 
 def draft_attention(f: Fields, layers: int, drafts: int) -> list[AttentionPolicy]:

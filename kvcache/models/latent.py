@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvcache.models.attention import Heads, hidden_size, layer_count, layer_window, split
-from kvcache.models.dense import attention_decoder, per_layer_fields
+from kvcache.models.attention import (
+    Heads,
+    hidden_size,
+    layer_count,
+    layer_window,
+    per_layer_fields,
+    split,
+)
+from kvcache.models.dense import attention_decoder
 from kvcache.models.drafts import draft_count
 from kvcache.models.fields import HEADS, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register

@@ -87,6 +87,9 @@ def _model_type(f: Fields) -> str | None:
         if guess is not None:
             f.note("model_type", f"absent, taken as {shown(guess)} from architectures")
             return guess
+    if f.has("ssm_cfg"):
+        f.note("model_type", "absent, taken as mamba_ssm, since there is an ssm_cfg")
+        return "mamba_ssm"
     return None
 
 

@@ -11,11 +11,12 @@ from kvcache.models.attention import (
     layer_count,
     layer_window,
     layers_from,
+    per_layer_fields,
     periodic,
     rank_heads,
     read_heads,
 )
-from kvcache.models.dense import draft_attention, per_layer_fields
+from kvcache.models.dense import draft_attention
 from kvcache.models.drafts import draft_count
 from kvcache.models.fields import HEADS, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register

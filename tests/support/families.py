@@ -53,6 +53,14 @@ DENSE = {
         strategy="MixedKv",
     ),
     "mistral": Family(dense("mistral", sliding_window=16), {(16, 64): 8}, strategy="SlidingKv"),
+    "mistral without its window": Family(
+        dense("mistral", sliding_window=16, use_sliding_window=False), {FULL: 8}
+    ),
+    "mistral with two windows": Family(
+        dense("mistral", sliding_window=16, per_layer_config={"1": {"sliding_window": 32}}),
+        {(16, 64): 7, (32, 64): 1},
+        strategy="MixedKv",
+    ),
     "mixtral": Family(dense("mixtral", sliding_window=None), {FULL: 8}),
     "gemma2": Family(
         dense("gemma2", sliding_window=16), {FULL: 4, (16, 64): 4}, strategy="MixedKv"
@@ -233,7 +241,7 @@ LATENT = {
         },
         {(None, 56): 2, (None, 40): 2},
         drafts=1,
-        strategy="FullKv",
+        strategy="CompressedMla",
         indexed=2,
     ),
     "mistral_large4_text": Family(
@@ -400,6 +408,18 @@ MAMBA = {
         },
         {NONE: 2},
         fixed=2 * _MAMBA1_STATE,
+        strategy="HybridRecurrent",
+    ),
+    "mamba_ssm": Family(
+        {"d_model": 64, "n_layer": 2, "ssm_cfg": {"d_state": 8}},
+        {NONE: 2},
+        fixed=2 * _MAMBA1_STATE,
+        strategy="HybridRecurrent",
+    ),
+    "mamba_ssm, second": Family(
+        {"d_model": 64, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2"}},
+        {NONE: 2},
+        fixed=2 * (3 * (128 + 2 * 128) + 128 * 128),
         strategy="HybridRecurrent",
     ),
     "bamba": Family(
