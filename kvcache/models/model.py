@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcache.capability import EstimationCompleteness, StateMemoryLayout
+from kvcache.capability import ModelCapabilities, StateMemoryLayout
 from kvcache.policy import LayerCachePolicy, LayerSchedule
 from kvcache.strategy import CacheStateStrategy
 
@@ -31,7 +31,7 @@ class Model:
         tp: tensor-parallel ranks that the head counts were divided over.
         granularity: positions by which engines grow a cache of this family.
         draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
-        estimation: whether bytes counted from the policies are exact or an upper bound.
+        capabilities: context, modalities and completeness, for admission.
     """
 
     model_type: str
@@ -46,9 +46,9 @@ class Model:
     layer_start: int
     layer_count: int
     tp: int
-    granularity: int = 1
-    draft_offset: int = 0
-    estimation: EstimationCompleteness = EstimationCompleteness.COMPLETE
+    granularity: int
+    draft_offset: int
+    capabilities: ModelCapabilities
 
     def memory_layout(self, *, drafts: bool = True) -> StateMemoryLayout:
         """What `estimate_runtime_state` reads: all layers, those of draft heads last.
@@ -62,5 +62,5 @@ class Model:
             hidden_size=self.hidden_size,
             layer_prefix_offsets=[0] * len(self.schedule) + [self.draft_offset] * len(draft),
             allocation_granularity=self.granularity,
-            completeness=self.estimation,
+            completeness=self.capabilities.estimation,
         )

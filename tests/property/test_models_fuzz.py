@@ -29,12 +29,13 @@ VALUES = st.one_of(
     SCALARS,
     st.lists(SCALARS, max_size=9),
     st.lists(st.lists(SCALARS, max_size=2), max_size=3),
-    st.dictionaries(st.sampled_from(["0", "03", "x", "model_type"]), SCALARS, max_size=2),
+    st.dictionaries(st.sampled_from(["0", "03", "x", "model_type", "factor"]), SCALARS, max_size=2),
 )
 # Names that families look for, so that fields appear where they were not.
 NAMES = sorted(
     {name for family in FAMILIES.values() for name in family.config}
     | {"layer_types", "text_config", "per_layer_config", "quantization_config", "torch_dtype"}
+    | {"rope_scaling", "rope_parameters", "original_max_position_embeddings"}
 )
 
 

@@ -188,3 +188,45 @@ def test_a_memory_layout_ends_with_the_draft_layers(
     assert layout.allocation_granularity == granularity
     assert layout.completeness == estimation
     assert len(model.memory_layout(drafts=False).layer_layout) == len(model.schedule)
+
+
+@pytest.mark.parametrize(
+    ("rope", "native", "effective"),
+    [
+        (None, 4096, 4096),
+        ({"rope_type": "default", "rope_theta": 10_000.0}, 4096, 4096),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+            1024,
+            4096,
+        ),
+        ({"type": "linear", "factor": 2.0}, 4096, 8192),
+        ({"type": "linear", "factor": 1.0001}, 4096, "4096 positions times"),
+        ({"type": "linear", "factor": "8"}, 4096, "4096 positions times"),
+        ("linear", 4096, "rope_scaling: expected an object"),
+        ({"full_attention": {"factor": 8}, "sliding_attention": {}}, 4096, 32_768),
+    ],
+)
+def test_rotary_scaling_extends_the_context_once(rope: Any, native: int, effective: Any) -> None:
+    config = {**FAMILIES["llama"].config, "max_position_embeddings": 4096, "rope_scaling": rope}
+    model = from_config(config)
+    capabilities: Any = model.capabilities
+    assert model.max_context == 4096
+    assert capabilities.native_max_context.value == native
+    if isinstance(effective, int):
+        assert capabilities.effective_max_context.value == effective
+    else:
+        assert effective in capabilities.effective_max_context.reason
+
+
+def test_a_configuration_without_a_length_says_so() -> None:
+    capabilities: Any = from_config(FAMILIES["llama"].config).capabilities
+    assert "no context length" in capabilities.effective_max_context.reason
+
+
+def test_modalities_follow_from_the_sections_of_a_configuration() -> None:
+    text = FAMILIES["llama"].config
+    config = {"model_type": "x", "text_config": text, "vision_config": {}, "video_token_id": 7}
+    seen = from_config(config).capabilities.modalities
+    assert (seen.text, seen.image, seen.audio, seen.video) == (True, True, False, True)
+    assert from_config({**config, "vision_config": None}).strategy == from_config(text).strategy
