@@ -28,6 +28,7 @@ __all__ = [
     "layer_count",
     "layer_window",
     "layers_from",
+    "per_layer_fields",
     "periodic",
     "rank_heads",
     "read_heads",
@@ -98,19 +99,18 @@ class Heads:
 
 def key_value_heads(f: Fields, query_heads: int) -> int:
     """Key-value heads of the whole model; one a query head when nothing else is said."""
-    for name in KEY_VALUE_HEADS:
-        if f.has(name):
-            heads = f.count(name)
-            break
-        if f.is_null(name):
-            f.note(name, f"null, taken as num_attention_heads = {query_heads}")
-            return query_heads
+    name = next((name for name in KEY_VALUE_HEADS if f.has(name)), None)
+    if name is not None:
+        heads = f.count(name)
     else:
-        default = f.class_default(*KEY_VALUE_HEADS)
+        name = next((name for name in KEY_VALUE_HEADS if f.is_null(name)), None)
+        default = None if name else f.class_default(*KEY_VALUE_HEADS)
+        why = "absent" if name is None else "null"
+        name = name or "num_key_value_heads"
         if default is None:
-            f.note("num_key_value_heads", f"absent, taken as num_attention_heads = {query_heads}")
+            f.note(name, f"{why}, taken as num_attention_heads = {query_heads}")
             return query_heads
-        heads, name = default, "num_key_value_heads"
+        heads = default
     if heads > query_heads or query_heads % heads:
         raise f.error(name, f"expected a divisor of {query_heads} attention heads, got {heads}")
     return heads
@@ -192,7 +192,7 @@ def attention_of(f: Fields, name: str, index: int, kind: object) -> AttentionPol
 
 def chunk_window(f: Fields) -> AttentionPolicy:
     """Chunked attention keeps at most the positions of one chunk."""
-    if not f.has("attention_chunk_size") and f.is_null("attention_chunk_size"):
+    if f.is_null("attention_chunk_size"):
         return AttentionPolicy.full()
     chunk = f.count("attention_chunk_size")
     f.note("attention_chunk_size", f"a chunked layer keeps at most its last {chunk} positions")
@@ -209,8 +209,7 @@ def full_only(f: Fields, layers: int) -> list[AttentionPolicy]:
 
 def every_layer(f: Fields, layers: int) -> list[AttentionPolicy]:
     """Pattern of families in which a window, if there is one, holds for every layer."""
-    window = f.optional_count(*WINDOW)
-    return [AttentionPolicy.from_sliding_window(window)] * layers
+    return full_or_window(f, [False] * layers)
 
 
 def upper_layers(*, flagged: bool) -> Pattern:
@@ -263,9 +262,9 @@ def periodic(
 
 
 def full_or_window(f: Fields, full: list[bool]) -> list[AttentionPolicy]:
-    """Full attention where asked, else the window of the model, if it has one."""
+    """Full attention where asked, else the window of the model, if it has and uses one."""
     sliding = AttentionPolicy.full()
-    if not all(full):
+    if not all(full) and f.flag("use_sliding_window", default=True):
         sliding = AttentionPolicy.from_sliding_window(f.optional_count(*WINDOW))
     return [AttentionPolicy.full() if each else sliding for each in full]
 
@@ -282,12 +281,28 @@ def _stated_period(f: Fields, names: tuple[str, ...], period: int) -> tuple[str,
     return "", period
 
 
+def per_layer_fields(f: Fields, layers: int) -> list[Fields]:
+    """The fields of each layer: those of the model, with what ``per_layer_config`` changes."""
+    result = [f] * layers
+    for key, changes in f.objects("per_layer_config").items():
+        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < layers):
+            raise f.error("per_layer_config", f"expected indices below {layers}, got {shown(key)}")
+        result[int(key)] = f.overlaid(changes)
+    return result
+
+
 def layers_from(f: Fields, layers: int, pattern: Pattern, drafts: int = 0) -> list[AttentionPolicy]:
     """Attention of each layer: the explicit list, else the pattern of the family.
 
     The list may go on with an entry for each of ``drafts`` draft layers, which are left out.
+    A window of its own in ``per_layer_config`` comes before that of the model.
     """
     kinds = f.per_layer("layer_types", layers, spare=drafts)
     if kinds is None:
-        return pattern(f, layers)
-    return [attention_of(f, "layer_types", i, kind) for i, kind in enumerate(kinds[:layers])]
+        result = pattern(f, layers)
+    else:
+        result = [attention_of(f, "layer_types", i, kinds[i]) for i in range(layers)]
+    for i, own in enumerate(per_layer_fields(f, layers)):
+        if own is not f and result[i].window is not None and own.has(*WINDOW):
+            result[i] = layer_window(own, "the layer slides")
+    return result

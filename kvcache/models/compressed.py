@@ -91,6 +91,9 @@ def deepseek_v4_decoder(f: Fields) -> Decoder:
         layers=policies[:layers],
         hidden_size=hidden_size(f),
         drafts=policies[layers:],
+        granularity=128,
+        draft_offset=-1,
+        upper_bound=True,
     )
 
 

@@ -43,6 +43,7 @@ def _short_convolution(f: Fields, kinds: list[object]) -> Decoder:
             for i, kind in enumerate(kinds)
         ],
         hidden_size=hidden_size(f),
+        granularity=256,
     )
 
 

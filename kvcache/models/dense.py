@@ -14,6 +14,7 @@ from kvcache.models.attention import (
     hidden_size,
     layer_count,
     layers_from,
+    per_layer_fields,
     periodic,
     read_heads,
     upper_layers,
@@ -23,38 +24,25 @@ from kvcache.models.registry import Decoder, register
 from kvcache.policy import AttentionPolicy
 
 if TYPE_CHECKING:
-    from kvcache.models.attention import Heads, Pattern
+    from kvcache.models.attention import Pattern
     from kvcache.models.fields import Fields
 
-__all__ = ["attention_decoder", "per_layer_fields"]
+__all__ = ["attention_decoder"]
 
 
 def attention_decoder(f: Fields, *, pattern: Pattern = full_only) -> Decoder:
     """A decoder whose layers differ in their window, and by ``per_layer_config`` in their heads."""
-    layers = layer_count(f)
-    drafts = draft_count(f)
+    layers, drafts = layer_count(f), draft_count(f)
     attention = layers_from(f, layers, pattern, drafts)
-    base: Heads | None = None
-    policies = []
-    for one, kind in zip(per_layer_fields(f, layers), attention, strict=True):
-        if one is f:
-            base = base or read_heads(f)
-        policies.append((base if one is f and base else read_heads(one)).layer(kind))
+    heads = read_heads(f)
     return Decoder(
-        layers=policies,
+        layers=[
+            (heads if own is f else read_heads(own)).layer(kind)
+            for own, kind in zip(per_layer_fields(f, layers), attention, strict=True)
+        ],
         hidden_size=hidden_size(f),
-        drafts=[read_heads(f).layer(kind) for kind in draft_attention(f, layers, drafts)],
+        drafts=[heads.layer(kind) for kind in draft_attention(f, layers, drafts)],
     )
-
-
-def per_layer_fields(f: Fields, layers: int) -> list[Fields]:
-    """The fields of each layer: those of the model, with what ``per_layer_config`` changes."""
-    result = [f] * layers
-    for key, changes in f.objects("per_layer_config").items():
-        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < layers):
-            raise f.error("per_layer_config", f"expected indices below {layers}, got {key[:20]!r}")
-        result[int(key)] = f.overlaid(changes)
-    return result
 
 
 def draft_attention(f: Fields, layers: int, drafts: int) -> list[AttentionPolicy]:
@@ -69,19 +57,22 @@ def draft_attention(f: Fields, layers: int, drafts: int) -> list[AttentionPolicy
 # -- patterns of one family ------------------------------------------------------------------
 
 
+def _rotary_layers(f: Fields, layers: int) -> list[bool]:
+    """Layers with rotary positions: 1 in the list, or all but the last of every four."""
+    if f.array("no_rope_layers"):
+        return [bool(each) for each in f.per_layer("no_rope_layers", layers) or ()]
+    interval = f.count("no_rope_layer_interval") if f.has("no_rope_layer_interval") else 4
+    return [(i + 1) % interval != 0 for i in range(layers)]
+
+
 def _smollm(f: Fields, layers: int) -> list[AttentionPolicy]:
     if not f.flag("use_sliding_window"):
         return [AttentionPolicy.full()] * layers
-    rotary = f.per_layer("no_rope_layers", layers)
-    interval = f.count("no_rope_layer_interval") if f.has("no_rope_layer_interval") else 4
-    full = [bool(rotary[i]) if rotary else (i + 1) % interval != 0 for i in range(layers)]
-    return full_or_window(f, full)
+    return full_or_window(f, _rotary_layers(f, layers))
 
 
 def _llama4(f: Fields, layers: int) -> list[AttentionPolicy]:
-    rotary = f.per_layer("no_rope_layers", layers)
-    interval = f.count("no_rope_layer_interval") if f.has("no_rope_layer_interval") else 4
-    chunked = [bool(rotary[i]) if rotary else (i + 1) % interval != 0 for i in range(layers)]
+    chunked = _rotary_layers(f, layers)
     chunk = chunk_window(f) if any(chunked) else AttentionPolicy.full()
     return [chunk if each else AttentionPolicy.full() for each in chunked]
 
@@ -110,13 +101,14 @@ _register(
     """
     llama apertus apertus1p5_text arcee aria_text bitnet cohere cohere_compass_text diffllama
     emu3_text_model ernie4_5 ernie4_5_moe exaone flex_olmo glm glm4 glm4_moe glm4v_text
-    glm4v_moe_text granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3
+    glm4v_moe_text granite granitemoe granitemoeshared helium hy_v3
     hyperclovax internlm internlm2 internlm3 iquestcoder jais2 minimax_m2 nanochat nemotron olmo
     olmo2 olmoe persimmon phi seed_oss solar_open stablelm stablelm_epoch sarvam_moe doge
     gpt_neox gpt_neox_japanese biogpt opt codegen gptj bloom xglm ctrl openai-gpt git
     cpmant baichuan xverse qwen minicpm minicpmv minicpmo orion aquila Yi deepseek bailing_moe
     bailing_moe_v2 arctic grok-1 telechat skywork mimo mimo_mtp phi3small step3_text
-    chameleon llava llava_llama vipllava mellum laguna molmo molmo2_text
+    chameleon llava llava_llama vipllava jais Keye KeyeVL1_5 ernie4_5_moe_vl ernie4_5_vl mellum
+    laguna molmo molmo2_text
     ernie4_5_vl_moe_text cosmos3_edge_text glm_image_text glm_ocr_text hunyuan_vl_text
     paddleocr_vl_text granite_docling_text granite4_vision_text higgs_audio_v2
     """,

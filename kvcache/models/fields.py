@@ -66,7 +66,7 @@ class Fields:
         self.options = options
         self.nested = bool(path)
         self.parent: Fields | None = None
-        self.notes: list[str] = []
+        self.notes: dict[str, None] = {}  # a set that keeps its order
 
     @property
     def tp(self) -> int:
@@ -89,9 +89,7 @@ class Fields:
 
     def note(self, name: str, text: str) -> None:
         """Record how a field was understood; each note is kept once."""
-        line = f"{self.where(name)}: {text}"
-        if line not in self.notes:
-            self.notes.append(line)
+        self.notes[f"{self.where(name)}: {text}"] = None
 
     # -- presence ----------------------------------------------------------------------------
 

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvcache.models.attention import Heads, hidden_size, layer_count, layer_window, split
-from kvcache.models.dense import attention_decoder, per_layer_fields
+from kvcache.models.attention import (
+    Heads,
+    hidden_size,
+    layer_count,
+    layer_window,
+    per_layer_fields,
+    split,
+)
+from kvcache.models.dense import attention_decoder
 from kvcache.models.drafts import draft_count
-from kvcache.models.fields import HEADS, shown
+from kvcache.models.fields import HEADS, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
 if TYPE_CHECKING:
     from kvcache.models.fields import Fields
 
-__all__ = ["index_layers", "latent_decoder", "latent_layer", "note_replicas"]
+__all__ = ["GRANULARITY", "index_layers", "latent_decoder", "latent_layer", "note_replicas"]
+
+GRANULARITY = 256
+"""Positions by which engines grow a cache of latents."""
 
 
 def latent_layer(
@@ -64,6 +74,7 @@ def latent_decoder(f: Fields) -> Decoder:
         layers=[layer] * layer_count(f),
         hidden_size=hidden_size(f),
         drafts=[layer] * draft_count(f),
+        granularity=GRANULARITY,
     )
 
 
@@ -82,12 +93,13 @@ def longcat_decoder(f: Fields) -> Decoder:
     layer = latent_layer(f)
     note_replicas(f)
     double = f.has("num_layers")
-    layers = f.count("num_layers") * 2 if double else layer_count(f)
+    layers = f.count("num_layers", most=MAX_LAYERS) * 2 if double else layer_count(f)
     f.note("num_layers", "each layer has two attention sublayers, listed one after the other")
     return Decoder(
         layers=[layer] * layers,
         hidden_size=hidden_size(f),
         drafts=[layer] * draft_count(f),
+        granularity=GRANULARITY,
     )
 
 
@@ -149,6 +161,7 @@ def _indexed(f: Fields, own: list[bool]) -> Decoder:
         layers=policies,
         hidden_size=hidden_size(f),
         drafts=[indexed] * draft_count(f),
+        granularity=GRANULARITY,
         shared=dict.fromkeys(shared, AttentionPolicy.full()),
     )
 
@@ -190,7 +203,7 @@ def dots3_decoder(f: Fields) -> Decoder:
         else:
             raise f.error(f"layer_types[{i}]", f"unknown layer type {shown(kind)}")
     note_replicas(f)
-    return Decoder(layers=policies, hidden_size=hidden_size(f))
+    return Decoder(layers=policies, hidden_size=hidden_size(f), granularity=GRANULARITY)
 
 
 def _dots3_window(f: Fields) -> Fields:

@@ -18,7 +18,7 @@ from kvcache.models.attention import (
 from kvcache.models.compressed import pooling_stream
 from kvcache.models.drafts import draft_count
 from kvcache.models.fields import HEADS, shown
-from kvcache.models.latent import index_layers, latent_layer, note_replicas
+from kvcache.models.latent import GRANULARITY, index_layers, latent_layer, note_replicas
 from kvcache.models.registry import Decoder, register
 from kvcache.models.state import convolution, fixed_layer, recurrent, recurrent_dtype
 from kvcache.policy import AttentionPolicy, LayerCachePolicy, StateTensorDtype
@@ -221,7 +221,12 @@ def _delta_and_latent(
         if kind not in (_LINEAR, "full_attention"):
             raise f.error(f"layer_types[{i}]", f"unknown layer type {shown(kind)}")
         policies.append(linear if kind == _LINEAR else latent)
-    return Decoder(layers=policies, hidden_size=hidden_size(f), drafts=[latent] * drafts)
+    return Decoder(
+        layers=policies,
+        hidden_size=hidden_size(f),
+        drafts=[latent] * drafts,
+        granularity=GRANULARITY,
+    )
 
 
 @register("bailing_hybrid")
@@ -232,7 +237,7 @@ def bailing_hybrid_decoder(f: Fields) -> Decoder:
     kinds = f.per_layer("layer_types", layers) or [
         "full_attention" if (i + 1) % group == 0 else _LINEAR for i in range(layers)
     ]
-    width = f.count("linear_head_dim" if f.has("linear_head_dim") else "head_dim")
+    width = f.count("linear_head_dim", "head_dim")
     heads = f.count("linear_num_heads") if f.has("linear_num_heads") else f.count(*HEADS)
     kernel = f.count("short_conv_kernel_size")
     return _delta_and_latent(f, kinds, kimi_delta(f, heads, width, kernel), drafts)

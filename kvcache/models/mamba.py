@@ -94,6 +94,44 @@ def mamba2_decoder(f: Fields) -> Decoder:
     return Decoder(layers=[fixed_layer(tensors)] * layer_count(f), hidden_size=hidden_size(f))
 
 
+_SSM_DEFAULTS = {
+    "Mamba1": {"expand": 2, "d_state": 16, "d_conv": 4},
+    "Mamba2": {"expand": 2, "d_state": 128, "d_conv": 4, "headdim": 64, "ngroups": 1},
+}
+
+
+@register("mamba_ssm")
+def mamba_ssm_decoder(f: Fields) -> Decoder:
+    """Checkpoints of the ``mamba_ssm`` package, which have an ``ssm_cfg`` and no model type."""
+    settings = f.section("ssm_cfg")
+    if settings is None:
+        raise f.error("ssm_cfg", "expected an object")
+    layer = settings.text("layer") or "Mamba1"
+    if layer not in _SSM_DEFAULTS:
+        raise settings.wrong("layer", '"Mamba1" or "Mamba2"')
+    if f.array("attn_layer_idx"):
+        raise f.error("attn_layer_idx", "layers with attention are not understood in mamba_ssm")
+    settings = settings.with_defaults(_SSM_DEFAULTS[layer])
+    inner = hidden_size(f) * settings.count("expand")
+    if layer == "Mamba1":
+        tensors = mamba1(
+            settings, inner=inner, inner_name="expand", state="d_state", kernel="d_conv"
+        )
+    else:
+        width = settings.count("headdim")
+        if inner % width:
+            raise settings.error("headdim", f"{inner} inner channels in heads of {width}")
+        tensors = mamba2(
+            settings.with_value("nheads", inner // width),
+            heads="nheads",
+            head_dim=width,
+            groups="ngroups",
+            state="d_state",
+            kernel="d_conv",
+        )
+    return Decoder(layers=[fixed_layer(tensors)] * layer_count(f), hidden_size=hidden_size(f))
+
+
 # -- mixed, one kind a layer -----------------------------------------------------------------
 
 
@@ -208,8 +246,14 @@ def nemotron_decoder(f: Fields) -> Decoder:
     drafts = draft_count(f)
     head = _nemotron_kinds(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     decoder = _mixed(f, kinds, _nemotron_mamba2)
-    draft = _mixed(f, head or ["attention"], _nemotron_mamba2).layers * drafts if drafts else []
-    return Decoder(layers=decoder.layers, hidden_size=decoder.hidden_size, drafts=draft)
+    head = head or ["attention"]
+    if len(head) * drafts > MAX_LAYERS:
+        raise f.error("num_nextn_predict_layers", f"expected at most {MAX_LAYERS} draft layers")
+    return Decoder(
+        layers=decoder.layers,
+        hidden_size=decoder.hidden_size,
+        drafts=_mixed(f, head, _nemotron_mamba2).layers * drafts if drafts else [],
+    )
 
 
 def _nemotron_mamba2(f: Fields) -> list[StateTensorPolicy]:

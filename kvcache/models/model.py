@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcache.capability import ModelCapabilities, StateMemoryLayout
 from kvcache.policy import LayerCachePolicy, LayerSchedule
 from kvcache.strategy import CacheStateStrategy
 
@@ -28,6 +29,9 @@ class Model:
         layer_start: index in the whole model of the first layer of ``schedule``.
         layer_count: layers of the whole model, of which ``schedule`` may be a range.
         tp: tensor-parallel ranks that the head counts were divided over.
+        granularity: positions by which engines grow a cache of this family.
+        draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
+        capabilities: context, modalities and completeness, for admission.
     """
 
     model_type: str
@@ -42,3 +46,21 @@ class Model:
     layer_start: int
     layer_count: int
     tp: int
+    granularity: int
+    draft_offset: int
+    capabilities: ModelCapabilities
+
+    def memory_layout(self, *, drafts: bool = True) -> StateMemoryLayout:
+        """What `estimate_runtime_state` reads: all layers, those of draft heads last.
+
+        Args:
+            drafts: whether draft layers are part of it.
+        """
+        draft = self.draft_schedule if drafts and self.draft_schedule is not None else ()
+        return StateMemoryLayout.new(
+            [*self.schedule, *draft],
+            hidden_size=self.hidden_size,
+            layer_prefix_offsets=[0] * len(self.schedule) + [self.draft_offset] * len(draft),
+            allocation_granularity=self.granularity,
+            completeness=self.capabilities.estimation,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kvcache.capability import InputModalities
 from kvcache.errors import UnsupportedError
 from kvcache.models.fields import shown
 from kvcache.models.registry import find, reads_whole, suggestions, why_refused
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from kvcache.models.fields import Fields
     from kvcache.models.registry import Family
 
-__all__ = ["find_decoder", "has_media"]
+__all__ = ["find_decoder", "has_media", "modalities"]
 
 # Where multimodal configurations keep that of their language model, in order of search.
 _SECTIONS = (
@@ -27,20 +28,19 @@ _SECTIONS = (
     "lm_config",
     "decoder",
     "decoder_config",
+    "transformer_layer_config",
 )
-_MEDIA = (
+_IMAGES = (
     "vision_config",
-    "audio_config",
-    "speech_config",
     "vision_tower",
     "mm_vision_tower",
     "vision_encoder",
     "img_processor",
     "embd_layer",
     "visual",
-    "audio_encoder_config",
-    "sound_config",
 )
+_SOUND = ("audio_config", "speech_config", "audio_encoder_config", "sound_config")
+_VIDEO = ("video_token_id", "video_token_index", "video_preprocessor_config")
 _DEPTH = 4
 _HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel\w*|Model|LM)$")
 
@@ -86,6 +86,9 @@ def _model_type(f: Fields) -> str | None:
         if guess is not None:
             f.note("model_type", f"absent, taken as {shown(guess)} from architectures")
             return guess
+    if f.has("ssm_cfg"):
+        f.note("model_type", "absent, taken as mamba_ssm, since there is an ssm_cfg")
+        return "mamba_ssm"
     return None
 
 
@@ -113,8 +116,16 @@ def _unknown(f: Fields, model_type: str) -> KVCacheError:
     )
 
 
+def modalities(f: Fields) -> InputModalities:
+    """What the model takes beside text, by the sections that describe it."""
+    sections = [f, *(s for name in _SECTIONS if (s := f.section(name)) is not None)]
+    image, audio, video = (
+        any(section.has(*names) for section in sections) for names in (_IMAGES, _SOUND, _VIDEO)
+    )
+    return InputModalities(text=True, image=image, audio=audio, video=image and video)
+
+
 def has_media(f: Fields) -> bool:
     """Whether the model takes images or audio beside text."""
-    return f.has(*_MEDIA) or any(
-        section.has(*_MEDIA) for name in _SECTIONS if (section := f.section(name)) is not None
-    )
+    found = modalities(f)
+    return found.image or found.audio

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvcache.capability import EstimationCompleteness, ModelCapabilities
 from kvcache.errors import CachePolicyError, InvalidArgumentError, LayerScheduleError
 from kvcache.models import (
     compressed,
@@ -19,11 +20,13 @@ from kvcache.models import (
     shared_kv,
     uneven,
 )
+from kvcache.models.context import context_lengths, stated_context
 from kvcache.models.defaults import class_defaults
 from kvcache.models.dtypes import cache_dtype, model_dtype
 from kvcache.models.fields import Fields, Options
+from kvcache.models.media import with_media_state
 from kvcache.models.model import Model
-from kvcache.models.nested import find_decoder, has_media
+from kvcache.models.nested import find_decoder, has_media, modalities
 from kvcache.models.source import open_config
 from kvcache.models.summary import summarize
 from kvcache.policy import LayerSchedule
@@ -54,19 +57,6 @@ FAMILY_MODULES = (
 )
 """Importing a module of families registers them."""
 
-_CONTEXT = (
-    "max_position_embeddings",
-    "max_target_positions",
-    "n_positions",
-    "n_ctx",
-    "seq_length",
-    "max_seq_len",
-    "max_sequence_length",
-    "max_seq_length",
-    "context_length",
-    "model_max_length",
-)
-
 
 def from_config(
     config: str | os.PathLike[str] | Mapping[str, Any] | object,
@@ -76,6 +66,7 @@ def from_config(
     model_type: str | None = None,
     encoder_positions: int | None = None,
     expand_latent: bool = False,
+    media: bool = False,
 ) -> Model:
     """Read what a model keeps between tokens from its configuration.
 
@@ -90,6 +81,7 @@ def from_config(
             configuration allows.
         expand_latent: count latent attention (MLA) as the keys and values of every head, which
             engines without kernels for the latent keep.
+        media: count what the first layer keeps of images and audio, beside their positions.
 
     Raises:
         InvalidArgumentError: not a configuration, or one of its fields is missing or wrong; the
@@ -109,26 +101,54 @@ def from_config(
     f = f.with_defaults(class_defaults(kind))
     try:
         decoder = family(f)
+        if media and has_media(whole):
+            decoder = with_media_state(decoder, f, kind)
         start, stop = _range(layers, len(decoder.layers))
-        stage = _stage(decoder, start, stop)
-        return Model(
-            model_type=kind,
-            schedule=LayerSchedule.new(len(stage.layers), stage.layers),
-            strategy=_strategy(whole, stage),
-            notes=tuple(f.notes),
-            dtype=model_dtype(f, whole),
-            cache_dtype=cache_dtype(f, whole),
-            hidden_size=decoder.hidden_size,
-            max_context=_context(f),
-            draft_schedule=LayerSchedule.new(len(stage.drafts), stage.drafts)
-            if stage.drafts
-            else None,
-            layer_start=start,
-            layer_count=len(decoder.layers),
-            tp=options.tp,
-        )
+        return _model(whole, f, kind, _stage(decoder, start, stop), (start, len(decoder.layers)))
     except (CachePolicyError, LayerScheduleError) as error:
         raise type(error)(f"{whole.source}: {error}") from error
+
+
+def _model(whole: Fields, f: Fields, kind: str, stage: Decoder, place: tuple[int, int]) -> Model:
+    """The model of one stage, which starts at the first of ``place`` of so many layers."""
+    strategy = _strategy(whole, stage)
+    dtype, kept_dtype = model_dtype(f, whole), cache_dtype(f, whole)
+    context = stated_context(f)
+    capabilities = _capabilities(whole, f, kind, stage, strategy)
+    return Model(
+        model_type=kind,
+        schedule=LayerSchedule.new(len(stage.layers), stage.layers),
+        strategy=strategy,
+        notes=tuple(f.notes),
+        dtype=dtype,
+        cache_dtype=kept_dtype,
+        hidden_size=stage.hidden_size,
+        max_context=context,
+        draft_schedule=LayerSchedule.new(len(stage.drafts), stage.drafts) if stage.drafts else None,
+        layer_start=place[0],
+        layer_count=place[1],
+        tp=f.tp,
+        granularity=stage.granularity,
+        draft_offset=stage.draft_offset,
+        capabilities=capabilities,
+    )
+
+
+def _capabilities(
+    whole: Fields, f: Fields, kind: str, decoder: Decoder, strategy: CacheStateStrategy
+) -> ModelCapabilities:
+    native, effective = context_lengths(f)
+    bounded = decoder.upper_bound or has_media(whole)
+    return ModelCapabilities(
+        effective_model_type=kind,
+        native_max_context=native,
+        effective_max_context=effective,
+        state_strategy=strategy,
+        modalities=modalities(whole),
+        estimation=EstimationCompleteness.CONSERVATIVE
+        if bounded
+        else EstimationCompleteness.COMPLETE,
+    )
 
 
 def _positive(name: str, value: object) -> int:
@@ -168,8 +188,3 @@ def _strategy(whole: Fields, decoder: Decoder) -> CacheStateStrategy:
     if not has_media(whole):
         return strategy
     return Multimodal(decoder=strategy, media_consumes_decoder_positions=decoder.media_positions)
-
-
-def _context(f: Fields) -> int | None:
-    name = next((name for name in _CONTEXT if f.has(name)), None)
-    return None if name is None else f.optional_count(name)

@@ -97,6 +97,7 @@ refuse(
     "transfo-xl",
     "reformer",
 )
+refuse("its heads read hidden states and keep none of their own", "medusa", "mlp_speculator")
 refuse(
     "its global layers count patches of bytes, whose number depends on the text",
     "blt",

@@ -41,6 +41,9 @@ class Decoder:
         masked_windows: whether windows are a matter of the mask in this family, which summarises
             it as shared full caches even when no layer is shared.
         media_positions: whether images and audio take positions of the decoder.
+        granularity: positions by which engines grow a cache of this family.
+        draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
+        upper_bound: whether bytes counted from the policies can exceed what is kept.
     """
 
     layers: list[LayerCachePolicy]
@@ -49,6 +52,9 @@ class Decoder:
     shared: Mapping[int, AttentionPolicy] = field(default_factory=dict)
     masked_windows: bool = False
     media_positions: bool = True
+    granularity: int = 1
+    draft_offset: int = 0
+    upper_bound: bool = False
 
 
 def register(*model_types: str, whole: bool = False) -> Callable[[Family], Family]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvcache.models.attention import hidden_size, layer_count, layers_from, periodic, read_heads
-from kvcache.models.dense import per_layer_fields
+from kvcache.models.attention import (
+    hidden_size,
+    layer_count,
+    layers_from,
+    per_layer_fields,
+    periodic,
+    read_heads,
+)
 from kvcache.models.registry import Decoder, register
 from kvcache.policy import LayerCachePolicy
 
@@ -44,6 +50,7 @@ def _decoder(
         hidden_size=hidden_size(f),
         shared=dict(enumerate(attention[first:], first)),
         masked_windows=any(kind.window is not None for kind in attention),
+        granularity=256,
     )
 
 

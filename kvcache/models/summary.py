@@ -47,10 +47,20 @@ def summarize(decoder: Decoder) -> CacheStateStrategy:
             sliding_attention=_sliding(attention),
             recurrent_layers=recurrent,
         )
-    first = layers[0]
-    if isinstance(first, CompressedLatentRotary) and all(layer == first for layer in layers):
-        return CompressedMla(latent_width=first.latent_dim, rotary_width=first.rotary_dim)
-    return _by_window(layers, attention)
+    return _latent(layers) or _by_window(layers, attention)
+
+
+def _latent(layers: Sequence[LayerCachePolicy]) -> CacheStateStrategy | None:
+    """The label of a model of latents of one width over all positions, with or without index."""
+    widths = {
+        (layer.attention, layer.latent_dim, layer.rotary_dim)
+        for layer in layers
+        if isinstance(layer, CompressedLatentRotary)
+    }
+    if len(widths) != 1 or not all(isinstance(each, CompressedLatentRotary) for each in layers):
+        return None
+    ((_, latent, rotary),) = widths
+    return CompressedMla(latent_width=latent, rotary_width=rotary)
 
 
 def _by_window(

@@ -11,11 +11,12 @@ from kvcache.models.attention import (
     layer_count,
     layer_window,
     layers_from,
+    per_layer_fields,
     periodic,
     rank_heads,
     read_heads,
 )
-from kvcache.models.dense import draft_attention, per_layer_fields
+from kvcache.models.dense import draft_attention
 from kvcache.models.drafts import draft_count
 from kvcache.models.fields import HEADS, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register
@@ -163,10 +164,12 @@ def openelm_decoder(f: Fields) -> Decoder:
 # -- shared or indexed -----------------------------------------------------------------------
 
 
-@register("hunyuan")
+@register("hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe")
 def hunyuan_decoder(f: Fields) -> Decoder:
     """With ``use_cla``, groups of layers read the keys and values of their first one."""
     layers = layer_count(f)
+    if f.flag("use_mla"):
+        raise f.error("use_mla", "latent attention is not understood in this model_type")
     layer = read_heads(f).layer(_FULL)
     factor = f.count("cla_share_factor") if f.flag("use_cla") else 1
     shared = {i: _FULL for i in range(layers) if i % factor}

@@ -71,6 +71,8 @@ def default_geometry(model_type: str, fields: frozenset[str]) -> dict[str, int]:
                 if key == name or changed.get(key) == value
             }
             break
+    if "kv_lora_rank" in found:  # there head_dim is another name of qk_rope_head_dim
+        found.pop("head_dim", None)
     return found
 
 
