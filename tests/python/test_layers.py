@@ -125,7 +125,7 @@ def test_pure_modules_import_without_the_compiled_core() -> None:
 
 
 def imported(file: Path) -> set[str]:
-    """Names of the modules of this package that a file imports, anywhere in it."""
+    """Modules of this package that a file imports, anywhere in it, by their last name."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
