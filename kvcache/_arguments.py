@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,13 @@ def as_bytes(value: bytes | str | None, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
+
+
+def as_path(value: Any) -> bytes:
+    try:
+        return os.fsencode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgumentError(f"path: expected a path, got {value!r}") from None
 
 
 def adapter_key(adapter: str | tuple[str, str] | None) -> bytes:

@@ -400,6 +400,17 @@ class Cache:
         salt: bytes | str,
         /,
     ) -> Explanation: ...
+    def save(
+        self,
+        path: bytes,
+        tokens: NDArray[np.int32],
+        name: bytes,
+        adapter: bytes,
+        salt: bytes,
+        *,
+        replace: bool,
+    ) -> int: ...
+    def load(self, path: bytes, name: bytes, adapter: bytes, salt: bytes, /) -> int: ...
     def stats(self) -> CacheStats: ...
     def clear(self) -> None: ...
 

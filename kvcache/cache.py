@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import adapter_key, as_bytes, as_count, as_layer, as_rows, as_tokens
+from kvcache._arguments import (
+    adapter_key,
+    as_bytes,
+    as_count,
+    as_layer,
+    as_path,
+    as_rows,
+    as_tokens,
+)
 from kvcache.errors import InvalidArgumentError
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
+    import os
+
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.plan import StatePlan
@@ -352,6 +362,82 @@ class Cache:
             cached_tokens=found.cached_tokens,
             nearest_snapshot=found.nearest_snapshot,
             limited_by=_LIMITS[found.limit],
+        )
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        tokens: ArrayLike,
+        *,
+        namespace: str | bytes = "",
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str = b"",
+        replace: bool = False,
+    ) -> int:
+        """Write the longest usable prefix of ``tokens`` to disk, with all that resuming it needs.
+
+        Unlike `open`, the last token counts too. A model with fixed-size state is saved at its
+        deepest snapshot; when that is at the last token, the one that `open` of the same tokens
+        would use is saved beside it.
+
+        Args:
+            path: directory to create; its parent must exist. Readers see all of it or nothing.
+            tokens: the prompt, at least one token.
+            namespace: as in `open`; `load` must name the same.
+            adapter: as in `open`; `load` must name the same.
+            salt: as in `open`; `load` must name the same. Only a digest is stored.
+            replace: let a prompt cache that is there already give way, in one step.
+
+        Returns:
+            Positions written, at most ``len(tokens)``.
+
+        Raises:
+            NotFoundError: no prefix of the tokens is resident and usable.
+            InvalidArgumentError: ``path`` exists, or is to be replaced and is no prompt cache.
+            KVCacheIOError: the system refused; what was at ``path`` is as before.
+        """
+        return self._core.save(
+            as_path(path),
+            as_tokens(tokens),
+            as_bytes(namespace, "namespace"),
+            adapter_key(adapter),
+            as_bytes(salt, "salt"),
+            replace=bool(replace),
+        )
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        namespace: str | bytes = "",
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str = b"",
+    ) -> int:
+        """Make a saved prefix usable by `open`. Everything is checked before anything changes.
+
+        The plan may differ from the saving one in memory, sequences and ``block_tokens``.
+
+        Args:
+            path: directory written by `save`.
+            namespace: the one it was saved under.
+            adapter: the one it was saved under.
+            salt: the one it was saved under.
+
+        Returns:
+            Positions made usable.
+
+        Raises:
+            CorruptionError: a file is damaged, missing or not what it claims; the message names it.
+            UnsupportedError: another format version, model, storage format, namespace, adapter or
+                salt; or ``block_tokens`` so much larger that a window does not fill its first page.
+            OutOfCapacityError: no room, even after evicting; none of it was kept.
+            KVCacheIOError: the system refused.
+        """
+        return self._core.load(
+            as_path(path),
+            as_bytes(namespace, "namespace"),
+            adapter_key(adapter),
+            as_bytes(salt, "salt"),
         )
 
     def stats(self) -> CacheStats:

@@ -149,6 +149,24 @@ void bind_cache(py::module_& m) {
              const py::gil_scoped_release nogil;
              return cache.explain(span, {name, adapter, salt});
            })
+      .def(
+          "save",
+          [](Cache& cache, const py::bytes& path, const Tokens& tokens, const std::string& name,
+             const std::string& adapter, const std::string& salt, bool replace) {
+            const auto span = token_span(tokens);
+            const std::string where = path;
+            const py::gil_scoped_release nogil;
+            return unwrap(cache.save(where, span, {name, adapter, salt}, {.replace = replace}));
+          },
+          py::arg("path"), py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"),
+          py::kw_only(), py::arg("replace"))
+      .def("load",
+           [](Cache& cache, const py::bytes& path, const std::string& name,
+              const std::string& adapter, const std::string& salt) {
+             const std::string where = path;
+             const py::gil_scoped_release nogil;
+             return unwrap(cache.load(where, {name, adapter, salt}));
+           })
       .def("stats", &Cache::stats, py::call_guard<py::gil_scoped_release>())
       .def("clear", &Cache::clear, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("policy", &Cache::policy);

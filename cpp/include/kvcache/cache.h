@@ -44,6 +44,10 @@ struct PrefixSpace {
   std::string salt;
 };
 
+struct SaveOptions {
+  bool replace = false;  // a prompt cache that is there already
+};
+
 // What limited a hit, in the words of explain().
 enum class HitLimit : std::uint8_t { kNone = 0, kTokens = 1, kSnapshot = 2, kWindow = 3 };
 
@@ -157,6 +161,20 @@ class Cache {
   Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space);
   Explanation explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
   CacheStats stats() const;
+
+  // Writes the longest usable prefix of `tokens`, the last one included, as a prompt cache: the
+  // directory `path`, published whole or not at all. Returns its positions. Pages are held, not
+  // locked, while they are written. kNotFound: nothing of it is resident. kInvalidArgument: no
+  // tokens; `path` exists, or is to be replaced and is no prompt cache. kIoError: the system
+  // refused. FORMAT.md describes the directory.
+  Result<std::uint64_t> save(const std::string& path, std::span<const std::int32_t> tokens,
+                             const PrefixSpace& space, const SaveOptions& options);
+  // Makes a saved prefix usable, in the space it was saved under, evicting what it must. Returns
+  // its positions. Everything is checked before anything changes. kCorruption: damage, naming the
+  // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
+  // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
+  Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space);
+
   // Drops every stored prefix; open sequences keep what they hold.
   void clear();
   const StatePlan& plan() const;

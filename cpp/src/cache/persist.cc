@@ -1,0 +1,246 @@
+// save() and load() of a cache: what is pinned, what is allocated, and when it becomes visible.
+// The files are persist's business.
+#include <algorithm>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/sha256.h"
+#include "cache/cache_core.h"
+#include "kvcache/cache.h"
+#include "layout/spans.h"
+#include "persist/prompt_cache.h"
+
+namespace kvcache {
+namespace {
+
+using arena::ItemId;
+using arena::kNoItem;
+using persist::PrefixBytes;
+using persist::PrefixShape;
+
+// Positions before the window that are stored as well, where they are resident: with them a cache
+// with other blocks, up to this many positions long, can fill its first page.
+constexpr std::uint64_t kReblockTokens = 256;
+
+std::string space_digest(const PrefixSpace& space) {
+  return "sha256:" + sha256_hex("kvcache.prefix-space.v1\n" + space_key(space));
+}
+
+// Pages and snapshots that stay while nobody holds the cache's lock. Not to be destroyed while it
+// is held.
+struct Pins {
+  explicit Pins(CacheCore& core_value) : core(core_value), pages(core.pools.pages.size()) {}
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+  ~Pins() {
+    const std::lock_guard lock(core.mutex);
+    for (std::size_t group = 0; group < pages.size(); ++group) {
+      for (const ItemId page : pages[group]) {
+        if (page != kNoItem) core.pools.pages[group]->release(page);
+      }
+    }
+    for (const ItemId snapshot : snapshots) core.pools.snapshots->release(snapshot);
+  }
+
+  PrefixBytes bytes() const {
+    PrefixBytes found;
+    for (std::size_t group = 0; group < pages.size(); ++group) {
+      auto& blocks = found.pages.emplace_back();
+      for (const ItemId page : pages[group]) {
+        blocks.push_back(page == kNoItem ? nullptr : core.pools.pages[group]->data(page));
+      }
+    }
+    for (const ItemId snapshot : snapshots) {
+      found.snapshots.push_back(core.pools.snapshots->data(snapshot));
+    }
+    return found;
+  }
+
+  CacheCore& core;
+  prefix::BlockTables pages;
+  std::vector<ItemId> snapshots;
+};
+
+// The longest prefix that is usable whole: open() always leaves the last token to run, save() has
+// no such token.
+prefix::Match match_whole(CacheCore& core, const std::string& key,
+                          std::span<const std::int32_t> tokens) {
+  std::vector<std::int32_t> longer(tokens.begin(), tokens.end());
+  longer.push_back(0);
+  return core.index.match(key, longer, false);
+}
+
+// First position from which every row up to the end is resident, no lower than is worth storing.
+std::uint64_t first_resident(const Group& group, const std::vector<ItemId>& pages,
+                             std::uint64_t tokens, std::uint64_t block) {
+  const std::uint64_t needed = persist::needed_from(group, tokens);
+  const std::uint64_t lowest = needed - std::min(needed, kReblockTokens);
+  std::uint64_t first = pages.size();
+  while (first > lowest / block && pages[first - 1] != kNoItem) --first;
+  return std::min(first * block, tokens);
+}
+
+// Whether what is stored also serves a hit at an earlier position.
+bool has_windows(const StatePlan& plan, const PrefixShape& shape, std::uint64_t tokens) {
+  for (std::size_t group = 0; group < shape.starts.size(); ++group) {
+    if (shape.starts[group] > persist::needed_from(plan.groups()[group], tokens)) return false;
+  }
+  return true;
+}
+
+// Locked. Fills `pins` and `shape` with what save() stores of `tokens`.
+void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::int32_t> tokens,
+                Pins& pins, PrefixShape& shape) {
+  prefix::Match whole = match_whole(core, key, tokens);
+  shape.tokens = whole.usable;
+  if (whole.usable == 0) return;
+  pins.pages = std::move(whole.tables);
+  for (std::size_t group = 0; group < pins.pages.size(); ++group) {
+    auto& pages = pins.pages[group];
+    const std::uint64_t block = core.plan.block_tokens();
+    const std::uint64_t start =
+        first_resident(core.plan.groups()[group], pages, whole.usable, block);
+    shape.starts.push_back(start);
+    std::fill_n(pages.begin(), std::min<std::uint64_t>(start / block, pages.size()), kNoItem);
+    for (const ItemId page : pages) {
+      if (page != kNoItem) core.pools.pages[group]->retain(page);
+    }
+  }
+  if (!core.plan.has_fixed_state()) return;
+  // The same prompt again runs its last token, so it needs the state before it as well.
+  if (whole.usable == tokens.size()) {
+    const prefix::Match again = core.index.match(key, tokens, false);
+    const bool covered = has_windows(core.plan, shape, again.usable);
+    if (again.usable > 0 && covered) {
+      shape.snapshots.push_back(again.usable);
+      pins.snapshots.push_back(again.snapshot.item);
+    }
+  }
+  shape.snapshots.push_back(whole.usable);
+  pins.snapshots.push_back(whole.snapshot.item);
+  for (const ItemId snapshot : pins.snapshots) core.pools.snapshots->retain(snapshot);
+}
+
+// First block of a group whose rows a saved prefix fills, and whether that is enough to go on.
+Result<std::uint64_t> first_block(const Group& group, const PrefixShape& shape, std::uint64_t start,
+                                  std::uint64_t block) {
+  const std::uint64_t first = ceil_div(start, block);
+  const std::uint64_t needed = persist::needed_from(group, shape.tokens) / block;
+  const bool nothing = shape.tokens % block == 0 && group.window == 1;
+  if (first > needed && !nothing) {
+    return Status::unsupported("load: rows of the window of ", group.window,
+                               " were saved from position ", start, " and do not fill a block of ",
+                               block, " from ", needed * block, "; lower block_tokens");
+  }
+  return first;
+}
+
+// Refuses what no eviction can make room for, before anything is evicted.
+Status check_budget(const CacheCore& core, const PrefixShape& shape,
+                    const std::vector<std::uint64_t>& first) {
+  const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
+  std::uint64_t total = span_bytes(span_geometry(core.plan.slot_bytes()), shape.snapshots.size());
+  bool fits = true;
+  for (std::size_t group = 0; group < first.size() && fits; ++group) {
+    const SpanGeometry geometry = span_geometry(core.plan.groups()[group].page_bytes);
+    const auto bytes = checked_mul(
+        ceil_div(blocks - std::min(blocks, first[group]), geometry.items), geometry.bytes);
+    const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
+    fits = sum.has_value();
+    total = sum.value_or(UINT64_MAX);
+  }
+  if (fits && total <= core.arena->budget_bytes()) return Status::ok();
+  return Status::out_of_capacity("load: ", shape.tokens, " positions take ", total,
+                                 " bytes, the budget is ", core.arena->budget_bytes(),
+                                 "; raise the plan's memory");
+}
+
+// Locked. kOutOfCapacity: what was taken goes back with `pins`.
+Status take_items(CacheCore& core, const PrefixShape& shape,
+                  const std::vector<std::uint64_t>& first, Pins& pins) {
+  const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
+  for (std::size_t group = 0; group < first.size(); ++group) {
+    pins.pages[group].assign(blocks, kNoItem);
+    for (std::uint64_t block = first[group]; block < blocks; ++block) {
+      auto page = core.allocate(*core.pools.pages[group]);
+      if (!page) return page.status();
+      pins.pages[group][block] = *page;
+    }
+  }
+  for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
+    auto snapshot = core.allocate(*core.pools.snapshots);
+    if (!snapshot) return snapshot.status();
+    pins.snapshots.push_back(*snapshot);
+  }
+  return Status::ok();
+}
+
+// Locked. True when the cache could serve everything that the files hold.
+bool is_resident(CacheCore& core, const std::string& key, const persist::PromptCacheReader& file) {
+  const PrefixShape& shape = file.shape();
+  const std::span<const std::int32_t> tokens = file.tokens();
+  if (match_whole(core, key, tokens).usable != shape.tokens) return false;
+  return std::all_of(shape.snapshots.begin(), shape.snapshots.end(), [&](std::uint64_t position) {
+    return core.index.find_snapshot(key, tokens, position).position == position;
+  });
+}
+
+}  // namespace
+
+Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::int32_t> tokens,
+                                  const PrefixSpace& space, const SaveOptions& options) {
+  CacheCore& core = *core_;
+  if (!core.backing) return Status::unsupported("save: this cache is a ledger without bytes");
+  if (tokens.empty()) return Status::invalid_argument("save: a prefix needs at least one token");
+  const std::string key = space_key(space);
+  Pins pins(core);
+  PrefixShape shape;
+  {
+    const std::lock_guard lock(core.mutex);
+    pin_prefix(core, key, tokens, pins, shape);
+  }
+  if (shape.tokens == 0) {
+    return Status::not_found("save: no prefix of these ", tokens.size(),
+                             " tokens is resident and usable; explain() tells why");
+  }
+  if (Status status = persist::write_prompt_cache(path, core.plan, space_digest(space),
+                                                  tokens.first(shape.tokens), shape, pins.bytes(),
+                                                  options.replace);
+      !status) {
+    return status;
+  }
+  return shape.tokens;
+}
+
+Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space) {
+  CacheCore& core = *core_;
+  if (!core.backing) return Status::unsupported("load: this cache is a ledger without bytes");
+  const auto file = persist::PromptCacheReader::open(path, core.plan, space_digest(space));
+  if (!file) return file.status();
+  const PrefixShape& shape = file->shape();
+  std::vector<std::uint64_t> first;
+  for (std::size_t group = 0; group < core.plan.groups().size(); ++group) {
+    const auto block = first_block(core.plan.groups()[group], shape, shape.starts[group],
+                                   core.plan.block_tokens());
+    if (!block) return block.status();
+    first.push_back(*block);
+  }
+  if (Status status = check_budget(core, shape, first); !status) return status;
+  const std::string key = space_key(space);
+  Pins pins(core);
+  {
+    const std::lock_guard lock(core.mutex);
+    if (is_resident(core, key, *file)) return shape.tokens;
+    if (Status status = take_items(core, shape, first, pins); !status) return status;
+  }
+  if (Status status = file->read_into(pins.bytes()); !status) return status;
+  std::vector<prefix::SnapshotRef> snapshots;
+  for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
+    snapshots.push_back({shape.snapshots[i], pins.snapshots[i]});
+  }
+  const std::lock_guard lock(core.mutex);
+  core.index.insert(key, file->tokens(), pins.pages, snapshots);
+  return shape.tokens;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,99 @@
+// Files and directories as the rest of persist sees them: opened without following links, read and
+// written whole, with the path in every error.
+// Thread safety: thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache::persist {
+
+// kIoError for errno `error`.
+Status os_error(std::string_view action, const std::string& path, int error);
+
+// An open descriptor and the path it came from.
+class File {
+ public:
+  File() = default;
+  File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File() { close(); }
+
+  int descriptor() const { return descriptor_; }
+  const std::string& path() const { return path_; }
+  void close();
+
+  Result<std::uint64_t> size() const;
+  // kCorruption: the file ends before.
+  Status read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
+  Status write(const void* data, std::size_t bytes);
+  Status sync() const;
+
+ private:
+  int descriptor_ = -1;
+  std::string path_;
+};
+
+// A directory the caller names; a link to one is fine. kCorruption: it is no directory.
+Result<File> open_directory(const std::string& path);
+// Entries of a directory. A link, or an entry of another type, is kCorruption, as is a missing one:
+// the directory is not what it claims to be.
+Result<File> open_directory_at(const File& directory, const std::string& name);
+Result<File> open_file_at(const File& directory, const std::string& name);
+
+// New, empty, for writing. kIoError: it exists.
+Result<File> create_file(const std::string& path);
+Status create_directory(const std::string& path);
+Status sync_directory(const std::string& path);
+
+// A whole file of at most `max_bytes`. kCorruption: it is larger.
+Result<std::string> read_small_file(const File& directory, const std::string& name,
+                                    std::uint64_t max_bytes);
+
+// Writes through one buffer and checksums what passes.
+class ChecksumWriter {
+ public:
+  explicit ChecksumWriter(File file);
+  Status append(const void* data, std::size_t bytes);
+  Status finish();  // written and synchronised
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint32_t crc() const { return crc_; }
+
+ private:
+  Status flush();
+
+  File file_;
+  std::vector<std::byte> buffer_;
+  std::size_t used_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint32_t crc_ = 0;
+};
+
+// Reads a file from its beginning through one buffer and checksums what passes.
+class ChecksumReader {
+ public:
+  ChecksumReader(const File& file, std::uint64_t bytes);
+  Status read(void* data, std::size_t bytes);
+  Status skip(std::uint64_t bytes);  // reads and forgets
+  Status skip_rest();                // all that is left
+  std::uint32_t crc() const { return crc_; }
+
+ private:
+  Status fill();
+
+  const File& file_;
+  const std::uint64_t total_;
+  std::vector<std::byte> buffer_;
+  std::size_t from_ = 0;
+  std::size_t until_ = 0;
+  std::uint64_t next_ = 0;  // file offset of the next fill
+  std::uint32_t crc_ = 0;
+};
+
+}  // namespace kvcache::persist

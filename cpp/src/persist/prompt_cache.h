@@ -1,0 +1,68 @@
+// One prefix on disk, with everything that is needed to go on from it: see "Prompt cache" in
+// FORMAT.md. A directory is published whole or not at all; a reader trusts nothing in it.
+// Thread safety: functions are thread-safe, PromptCacheReader is thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/state_plan.h"
+#include "kvcache/status.h"
+
+namespace kvcache::persist {
+
+// Most tokens of a saved prefix.
+inline constexpr std::uint64_t kMaxTokens = 1 << 28;
+
+// What of a prefix is stored.
+struct PrefixShape {
+  std::uint64_t tokens = 0;
+  std::vector<std::uint64_t> starts;     // by group: first position whose rows are stored
+  std::vector<std::uint64_t> snapshots;  // positions, ascending; empty without fixed-size state
+};
+
+// Where it lies in memory: pages by group and block, those below `starts` may be null, and one
+// snapshot for each position. The writer only reads them.
+struct PrefixBytes {
+  std::vector<std::vector<std::byte*>> pages;
+  std::vector<std::byte*> snapshots;
+};
+
+// First position of a group's rows without which nothing can go on at `tokens`.
+std::uint64_t needed_from(const Group& group, std::uint64_t tokens);
+
+// Publishes a prefix as the directory `path`. `space` is the digest of the prefix space.
+// kInvalidArgument: `path` exists (without `replace`), is no prompt cache (with it), or names
+// nothing. kIoError: the system refused. In every case what was at `path` is as before.
+Status write_prompt_cache(const std::string& path, const StatePlan& plan, const std::string& space,
+                          std::span<const std::int32_t> tokens, const PrefixShape& shape,
+                          const PrefixBytes& bytes, bool replace);
+
+// A directory whose every byte has been checked. Holds its files open, so that a later replacement
+// takes nothing away.
+class PromptCacheReader {
+ public:
+  // kCorruption: damage, naming the file. kUnsupported: another format version, model, storage or
+  // prefix space. kIoError: the system refused.
+  static Result<PromptCacheReader> open(const std::string& path, const StatePlan& plan,
+                                        const std::string& space);
+  PromptCacheReader(PromptCacheReader&&) noexcept;
+  ~PromptCacheReader();
+
+  const std::vector<std::int32_t>& tokens() const;
+  const PrefixShape& shape() const;
+  // Copies the state into pages of the plan's own block size; rows that no page takes are left
+  // out. kCorruption: a file has changed since open().
+  Status read_into(const PrefixBytes& destination) const;
+
+ private:
+  struct Impl;
+  explicit PromptCacheReader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvcache::persist

@@ -1,0 +1,150 @@
+#include "persist/shards.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/checked.h"
+#include "persist/json.h"
+
+namespace kvcache::persist {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files hold the memory's own bytes");
+
+std::string layer_file(std::int32_t layer) {
+  if (layer < 0) return "shared.safetensors";
+  char name[40];
+  std::snprintf(name, sizeof name, "layer-%05d.safetensors", layer);
+  return name;
+}
+
+std::string array_name(std::int32_t layer, const std::string& component) {
+  return (layer < 0 ? "shared." : "layers." + std::to_string(layer) + '.') + component;
+}
+
+Status set_bytes(ArraySpec& array) {
+  std::uint64_t bytes = dtype_bytes(array.dtype);
+  for (const std::uint64_t axis : array.shape) {
+    const auto product = checked_mul(bytes, axis);
+    if (!product) return Status::corruption(array.name, ": its size does not fit 64 bits");
+    bytes = *product;
+  }
+  array.bytes = bytes;
+  return Status::ok();
+}
+
+void add_group(const StatePlan& plan, std::size_t index, const PrefixShape& shape,
+               std::map<std::int32_t, std::vector<ArraySpec>>& layers) {
+  const std::uint64_t positions = shape.tokens - shape.starts[index];
+  if (positions == 0) return;
+  for (const PagedComponent& part : plan.groups()[index].components) {
+    ArraySpec rows;
+    rows.name = array_name(part.layer, plan.decls()[part.decl].component);
+    rows.dtype = part.dtype;
+    rows.shape = {positions, part.heads, part.width};
+    rows.source = ArraySpec::Source::kRows;
+    rows.group = index;
+    rows.paged = &part;
+    ArraySpec scales = rows;
+    layers[part.layer].push_back(std::move(rows));
+    if (part.row_scale_bytes == 0) continue;
+    scales.name += ".scales";
+    scales.dtype = DType::kF32;
+    scales.shape = {positions, part.heads};
+    scales.source = ArraySpec::Source::kScales;
+    layers[part.layer].push_back(std::move(scales));
+  }
+}
+
+// Wide elements first, so that every array is aligned; sizes; names that files can hold.
+Status finish(ShardSpec& shard) {
+  std::stable_sort(shard.arrays.begin(), shard.arrays.end(), [](const auto& a, const auto& b) {
+    return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
+  });
+  std::set<std::string> names;
+  for (ArraySpec& array : shard.arrays) {
+    if (!json::is_utf8(array.name)) {
+      return Status::unsupported(shard.file, ": a component's name is not UTF-8");
+    }
+    if (!names.insert(array.name).second) {
+      return Status::unsupported(shard.file, ": two arrays would be called ", array.name);
+    }
+    if (Status status = set_bytes(array); !status) return status;
+    const auto sum = checked_add(shard.payload_bytes, array.bytes);
+    if (!sum) return Status::corruption(shard.file, ": its size does not fit 64 bits");
+    shard.payload_bytes = *sum;
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+std::uint64_t needed_from(const Group& group, std::uint64_t tokens) {
+  return group.window == 0 || tokens < group.window ? 0 : tokens - (group.window - 1);
+}
+
+Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape) {
+  std::map<std::int32_t, std::vector<ArraySpec>> layers;
+  for (std::size_t group = 0; group < plan.groups().size(); ++group) {
+    add_group(plan, group, shape, layers);
+  }
+  for (const FixedComponent& fixed : plan.fixed()) {
+    ArraySpec array;
+    array.name = array_name(fixed.layer, fixed.name);
+    array.dtype = fixed.dtype;
+    array.shape = {shape.snapshots.size()};
+    array.shape.insert(array.shape.end(), fixed.shape.begin(), fixed.shape.end());
+    array.source = ArraySpec::Source::kFixed;
+    array.fixed = &fixed;
+    layers[fixed.layer].push_back(std::move(array));
+  }
+  std::vector<ShardSpec> shards(1);
+  shards[0].file = "tokens.safetensors";
+  shards[0].arrays.resize(1);
+  shards[0].arrays[0].name = "tokens";
+  shards[0].arrays[0].shape = {shape.tokens};
+  for (auto& [layer, arrays] : layers) {
+    if (shards.back().file != layer_file(layer)) {
+      shards.emplace_back();
+      shards.back().file = layer_file(layer);
+    }
+    std::move(arrays.begin(), arrays.end(), std::back_inserter(shards.back().arrays));
+  }
+  for (ShardSpec& shard : shards) {
+    if (Status status = finish(shard); !status) return status;
+  }
+  return shards;
+}
+
+Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const PrefixShape& shape,
+                      const PrefixBytes& bytes,
+                      const std::function<Status(std::byte*, std::size_t)>& visit) {
+  if (array.source == ArraySpec::Source::kFixed) {
+    for (std::byte* snapshot : bytes.snapshots) {
+      if (Status status = visit(snapshot + array.fixed->offset, array.fixed->bytes); !status) {
+        return status;
+      }
+    }
+    return Status::ok();
+  }
+  const bool scales = array.source == ArraySpec::Source::kScales;
+  const std::uint64_t block = plan.block_tokens();
+  const std::uint64_t row =
+      scales ? std::uint64_t{array.paged->heads} * sizeof(float)
+             : std::uint64_t{array.paged->heads} * array.paged->width * dtype_bytes(array.dtype);
+  const std::uint64_t offset = scales ? array.paged->scales_offset : array.paged->rows_offset;
+  for (std::uint64_t at = shape.starts[array.group]; at < shape.tokens;) {
+    const std::uint64_t count = std::min(shape.tokens, (at / block + 1) * block) - at;
+    std::byte* page = bytes.pages[array.group][at / block];
+    std::byte* piece = page == nullptr ? nullptr : page + offset + at % block * row;
+    if (Status status = visit(piece, count * row); !status) return status;
+    at += count;
+  }
+  return Status::ok();
+}
+
+}  // namespace kvcache::persist
