@@ -54,24 +54,36 @@ BlockTables RadixIndex::path_tables(const std::vector<Step>& path, std::uint64_t
   return tables;
 }
 
-// Largest n <= end for which every sliding group has its pages of [n - (window - 1), n).
-std::uint64_t RadixIndex::window_limit(const BlockTables& tables, std::uint64_t end) const {
-  const std::uint64_t block = plan_.block_tokens();
-  bool changed = true;
-  while (changed && end > 0) {
-    changed = false;
-    for (std::size_t group = 0; group < tables.size(); ++group) {
-      const std::uint64_t window = plan_.groups()[group].window;
-      const std::uint64_t from = window == 0 || end < window ? 0 : end - (window - 1);
-      // A window of 1 sees only the running token: nothing of the past is needed.
-      for (std::uint64_t b = blocks_to(end); b-- > block_of(from) && window != 1;) {
-        if (tables[group][b] == kNoItem) {
-          end = b * block;
-          changed = true;
-          break;
-        }
-      }
+// Whether the window of some group that ends at `end` has a hole; then the last block with one.
+std::optional<std::uint64_t> RadixIndex::last_hole(const BlockTables& tables,
+                                                   std::uint64_t end) const {
+  std::optional<std::uint64_t> hole;
+  for (std::size_t group = 0; group < tables.size(); ++group) {
+    const std::uint64_t window = plan_.groups()[group].window;
+    if (window == 1) continue;  // sees only the running token: nothing of the past is needed
+    const std::uint64_t from = window == 0 || end < window ? 0 : end - (window - 1);
+    for (std::uint64_t b = blocks_to(end); b-- > block_of(from);) {
+      if (tables[group][b] != kNoItem) continue;
+      hole = std::max(hole.value_or(b), b);
+      break;
     }
+  }
+  return hole;
+}
+
+// Largest n <= end for which every group has its pages of [n - (window - 1), n).
+std::uint64_t RadixIndex::window_limit(const std::vector<Step>& path, std::uint64_t end) const {
+  BlockTables tables = path_tables(path, end);
+  while (const auto hole = last_hole(tables, end)) {
+    const std::uint64_t first = *hole * plan_.block_tokens();
+    // A run that begins inside the block has its own page of it; a shallower run may have another.
+    std::uint64_t shorter = first;
+    for (const Step& step : path) {
+      const std::uint64_t start = nodes_[step.node].start;
+      if (start < end && block_of(start) == *hole) shorter = std::max(shorter, start);
+    }
+    end = shorter;
+    if (end > first) tables = path_tables(path, end);
   }
   return end;
 }
@@ -98,8 +110,7 @@ Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> to
   // The last token of a prompt always runs: its logits are not stored.
   const std::uint64_t cap = std::min<std::uint64_t>(match.matched, tokens.size() - 1);
   match.limit = match.matched < tokens.size() ? HitLimit::kTokens : HitLimit::kNone;
-  BlockTables tables = path_tables(path, cap);
-  std::uint64_t usable = window_limit(tables, cap);
+  std::uint64_t usable = window_limit(path, cap);
   if (usable < cap) match.limit = HitLimit::kWindow;
   std::uint32_t snapshot = UINT32_MAX;
   if (plan_.has_fixed_state()) {
@@ -110,7 +121,7 @@ Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> to
       usable = snapshot == UINT32_MAX ? 0 : snapshots_[snapshot].position;
       if (usable < cap && match.limit != HitLimit::kWindow) match.limit = HitLimit::kSnapshot;
       if (snapshot == UINT32_MAX) break;
-      const std::uint64_t limit = window_limit(path_tables(path, usable), usable);
+      const std::uint64_t limit = window_limit(path, usable);
       if (limit == usable) break;
       match.limit = HitLimit::kWindow;
       at_most = limit;

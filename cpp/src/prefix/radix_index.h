@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -116,7 +117,8 @@ class RadixIndex {
 
   std::vector<Step> walk(NodeId root, std::span<const std::int32_t> tokens) const;
   BlockTables path_tables(const std::vector<Step>& path, std::uint64_t end) const;
-  std::uint64_t window_limit(const BlockTables& tables, std::uint64_t end) const;
+  std::optional<std::uint64_t> last_hole(const BlockTables& tables, std::uint64_t end) const;
+  std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
 
   NodeId root_of(std::string_view space, bool create);

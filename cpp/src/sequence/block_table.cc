@@ -32,9 +32,13 @@ Status BlockTable::make_writable(std::size_t first, std::size_t last, arena::Ite
       owned_.push_back(true);
       continue;
     }
-    copies.push_back({.group = 0, .from = pages_[block], .to = id, .rows = 0});
+    // A hole holds nothing to copy: behind a window of 1 a block may be entered half way.
+    if (pages_[block] != kNoItem) {
+      copies.push_back({.group = 0, .from = pages_[block], .to = id, .rows = 0});
+    }
     pages_[block] = id;
     owned_[block] = true;
+    trimmed_ = std::min(trimmed_, block);
   }
   return Status::ok();
 }

@@ -150,15 +150,27 @@ Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std:
   return status;
 }
 
+std::vector<std::size_t> SequenceState::block_counts() const {
+  std::vector<std::size_t> counts;
+  for (const BlockTable& table : tables_) counts.push_back(table.blocks());
+  return counts;
+}
+
+void SequenceState::cut_blocks(const std::vector<std::size_t>& counts) {
+  for (std::size_t group = 0; group < tables_.size(); ++group) tables_[group].cut(counts[group]);
+}
+
 Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
                                     arena::ItemSource& source, std::vector<PageCopy>& copies) {
   if (start == stop) return Status::ok();
   trim_windows();
   std::vector<bool> done(tables_.size(), false);
+  const std::vector<std::size_t> blocks = block_counts();
   for (const PagedRef& ref : **layers_->paged(layer)) {
     if (done[ref.group]) continue;
     done[ref.group] = true;
     if (Status status = prepare_group(ref.group, start, stop, source, copies); !status) {
+      cut_blocks(blocks);
       return status;
     }
   }
@@ -167,8 +179,12 @@ Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std
 
 Status SequenceState::prepare_all(std::uint64_t start, std::uint64_t stop,
                                   arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  const std::vector<std::size_t> blocks = block_counts();
   for (std::size_t group = 0; group < tables_.size(); ++group) {
-    if (Status status = prepare_group(group, start, stop, source, copies); !status) return status;
+    if (Status status = prepare_group(group, start, stop, source, copies); !status) {
+      cut_blocks(blocks);
+      return status;
+    }
   }
   return Status::ok();
 }
@@ -229,9 +245,9 @@ Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
       }
     });
   }
-  if (!status.is_ok()) return status;
   std::uint64_t& frontier = written_[layers_->paged_index(layer)];
-  frontier = std::max(frontier, stop);
+  // Rows that were there before may be half overwritten: they must be written again.
+  frontier = status.is_ok() ? std::max(frontier, stop) : std::min(frontier, start);
   return status;
 }
 
@@ -279,9 +295,10 @@ Status SequenceState::check_read(std::int32_t layer, std::uint64_t start,
     return Status::invalid_argument("layer ", layer, ": positions [", start, ", ", stop,
                                     ") are not within the ", written(layer), " written ones");
   }
-  const std::uint64_t block = plan_->block_tokens();
   for (const PagedRef& ref : **refs) {
-    if (start == stop || tables_[ref.group].resident(start / block, (stop - 1) / block)) continue;
+    // Not the blocks decide but the window: what a layer may still see does not depend on how its
+    // rows are stored, and rows behind the window may never have been written here.
+    if (start == stop || start >= window_start(plan_->groups()[ref.group], length_)) continue;
     return Status::not_found("layer ", layer, ": positions from ", start,
                              " have left its window of ", plan_->groups()[ref.group].window,
                              "; the sequence is at ", length_);

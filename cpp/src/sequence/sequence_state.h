@@ -89,6 +89,9 @@ class SequenceState {
  private:
   Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
                        arena::ItemSource& source, std::vector<PageCopy>& copies);
+  // Lengths of the tables, to take back what a call has added before it failed.
+  std::vector<std::size_t> block_counts() const;
+  void cut_blocks(const std::vector<std::size_t>& counts);
   std::byte* rows_at(const PagedRef& ref, std::uint64_t position) const;
   float* scales_at(const PagedRef& ref, std::uint64_t position) const;
   std::uint64_t window_start(const Group& group, std::uint64_t end) const;
