@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvcache.capability import ModelCapabilities, StateMemoryLayout
-from kvcache.policy import LayerCachePolicy, LayerSchedule
-from kvcache.strategy import CacheStateStrategy
+
+if TYPE_CHECKING:
+    from kvcache.policy import LayerCachePolicy, LayerSchedule
+    from kvcache.strategy import CacheStateStrategy
 
 __all__ = ["Model"]
 

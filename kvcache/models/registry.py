@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from kvcache.models.fields import Fields
-from kvcache.policy import AttentionPolicy, LayerCachePolicy
+
+if TYPE_CHECKING:
+    from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
 __all__ = [
     "Decoder",
