@@ -66,6 +66,50 @@ TEST(CodecSweep, EveryRowEqualsScalarOverAllPairsOfLargestAndElement) {
   EXPECT_TRUE(stride != 1 || pairs == 503'856'639U) << pairs;
 }
 
+// bfloat16: all 167,527,359 pairs, whose rows below 2^-8 go another way than the larger ones.
+TEST(CodecSweep, EveryRowEqualsScalarOverAllPairsOfBfloat16) {
+  constexpr std::size_t kLargestBf16 = 0x477f;
+  for (std::size_t largest = 1; largest <= kLargestBf16; largest += stride_from_environment()) {
+    const auto elements =
+        rows_of(static_cast<std::uint16_t>(largest), largest % 2 == 0 ? 0x8000 : 0);
+    const EncodeJob job =
+        dense_job(elements.data(), kElementBf16, elements.size() / kWidth, kWidth);
+    const Encoded expected = encode(scalar(), kElementBf16, job);
+    for (const Kernels* kernels : runnable_kernels()) {
+      ASSERT_TRUE(encode(*kernels, kElementBf16, job) == expected)
+          << kernels->name << ", largest bits " << largest;
+    }
+  }
+}
+
+// float32 elements are rounded to F16 first. That shows where two neighbours in F16 have different
+// codes: at the float halfway between them, and the floats beside it.
+TEST(CodecSweep, EveryRowRoundsFloat32ToF16BeforeItQuantises) {
+  for (std::size_t largest = 1; largest <= kLargest; largest += stride_from_environment()) {
+    std::vector<std::uint16_t> magnitudes(largest + 1);
+    for (std::size_t i = 0; i <= largest; ++i) magnitudes[i] = static_cast<std::uint16_t>(i);
+    const Encoded codes = encode(*runnable_kernels().front(), kElementF16,
+                                 dense_job(magnitudes.data(), kElementF16, 1, largest + 1));
+    std::vector<float> row{f32_from_f16(static_cast<std::uint16_t>(largest))};
+    for (std::size_t i = 0; i < largest; ++i) {
+      if (codes.codes[i] == codes.codes[i + 1]) continue;
+      const float below = f32_from_f16(magnitudes[i]);
+      const auto halfway =
+          std::bit_cast<std::uint32_t>((below + f32_from_f16(magnitudes[i + 1])) / 2);
+      for (std::uint32_t bits : {halfway - 1, halfway, halfway + 1}) {
+        row.push_back(std::bit_cast<float>(bits));
+        row.push_back(-std::bit_cast<float>(bits));
+      }
+    }
+    const EncodeJob job = dense_job(row.data(), kElementF32, 1, row.size());
+    const Encoded expected = encode(scalar(), kElementF32, job);
+    for (const Kernels* kernels : runnable_kernels()) {
+      ASSERT_TRUE(encode(*kernels, kElementF32, job) == expected)
+          << kernels->name << ", largest bits " << largest;
+    }
+  }
+}
+
 TEST(CodecSweep, EveryRowDecodesEveryScaleAndCodeAsScalarDoes) {
   const std::size_t stride = stride_from_environment();
   std::vector<std::int8_t> codes(256);

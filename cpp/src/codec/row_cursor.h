@@ -37,9 +37,9 @@ class RowCursor {
       return;
     }
     for (std::size_t i = 0; i < count; ++i) {
-      rows[i] = row_ + static_cast<std::ptrdiff_t>(i) * token_stride_;
+      rows[i] = row_;
+      row_ += token_stride_;
     }
-    row_ += static_cast<std::ptrdiff_t>(count) * token_stride_;
     token_ = row_;
   }
 

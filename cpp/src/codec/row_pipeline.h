@@ -3,6 +3,7 @@
 //   Partial, magnitudes<In>, reduce<In> (whether a row overflows F16), quantise<In>,
 //   quantise_by_division<In>,
 //   decode<Out>, convert<From, To>, prefetch, stream_line, stream_fence.
+// and the constant kDirectMin<In>.
 // Included only by rows_<isa>.cc: all in an anonymous namespace, nothing from the standard library
 // that could emit a shared symbol compiled with the file's flags.
 #pragma once
@@ -37,9 +38,6 @@ struct F16 {
 struct Bf16 {
   static constexpr std::size_t kBytes = 2;
   static constexpr std::uint32_t kOverflow = 0x4780;
-  // From 2^-8 up a row needs no F16 rounding: only elements below 2^-17 are inexact in F16, and
-  // their codes are 0 with or without it.
-  static constexpr std::uint32_t kDirectMin = 0x3b80;
 };
 
 template <typename A, typename B>
@@ -79,7 +77,9 @@ struct Scales {
 // is either an exact tie k + 1/2 or further from one than float32 can err. Ties need x = max / 2
 // (k = 63) or a max divisible by 127 (the scale is then exact: such rows divide, unless it is a
 // power of two). For the former the inverse moves by one ulp when fma and division disagree.
-template <typename In>
+// Nonzero rows below kDirectMin divide as well: quantise<In> does not round elements as F16 does
+// when they are too small for their codes to be anything but 0 in a row of that size.
+template <typename In, std::uint32_t kDirectMin>
 KVCACHE_INLINE void find_scales(const std::uint32_t* magnitude, Scales& out) {
   for (std::size_t i = 0; i < kBlockRows; ++i) {
     const float largest = rounded_magnitude<In>(magnitude[i]);
@@ -92,7 +92,7 @@ KVCACHE_INLINE void find_scales(const std::uint32_t* magnitude, Scales& out) {
     out.inverse[i] = float_of(bits_of(inverse) + division_up - fma_up);
     const std::int32_t exact = rest == 0 ? 1 : 0;
     std::int32_t divide = (bits_of(scale) & 0x7fffffU) != 0 ? exact : 0;
-    if constexpr (kSame<In, Bf16>) divide = magnitude[i] < Bf16::kDirectMin ? 1 : divide;
+    if constexpr (kDirectMin != 0) divide = magnitude[i] - 1 < kDirectMin - 1 ? 1 : divide;
     out.divide[i] = divide;
   }
 }
@@ -167,7 +167,7 @@ struct Block {
       while (magnitude[row] < In::kOverflow) ++row;
       return row;
     }
-    find_scales<In>(magnitude, scales);
+    find_scales<In, Isa::template kDirectMin<In>>(magnitude, scales);
     if (count == kBlockRows) [[likely]] {
       __builtin_memcpy(out, scales.scale, sizeof scales.scale);
     } else {
@@ -247,33 +247,22 @@ std::size_t encode_int8_blocks(const EncodeJob& job) {
   return job.rows;
 }
 
-// Runs `body` with the width as a constant where that pays, else 0 (read it from the job).
-#define KVCACHE_FOR_WIDTH(width, body) \
-  switch (width) {                     \
-    case 64:                           \
-      return body(64);                 \
-    case 80:                           \
-      return body(80);                 \
-    case 96:                           \
-      return body(96);                 \
-    case 128:                          \
-      return body(128);                \
-    case 256:                          \
-      return body(256);                \
-    default:                           \
-      return body(0);                  \
-  }
-
+// In cache, common widths pay as constants; others, and rows from memory, read it from the job.
 template <typename Isa, typename In>
 std::size_t encode_int8(const EncodeJob& job) {
-  if (job.prefetch || job.stream) {
-#define KVCACHE_BODY(w) encode_int8_blocks<Isa, In, w, true>(job)
-    KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
-#undef KVCACHE_BODY
+  if (job.prefetch || job.stream) return encode_int8_blocks<Isa, In, 0, true>(job);
+  switch (job.width) {
+    case 64:
+      return encode_int8_blocks<Isa, In, 64, false>(job);
+    case 80:
+      return encode_int8_blocks<Isa, In, 80, false>(job);
+    case 128:
+      return encode_int8_blocks<Isa, In, 128, false>(job);
+    case 256:
+      return encode_int8_blocks<Isa, In, 256, false>(job);
+    default:
+      return encode_int8_blocks<Isa, In, 0, false>(job);
   }
-#define KVCACHE_BODY(w) encode_int8_blocks<Isa, In, w, false>(job)
-  KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
-#undef KVCACHE_BODY
 }
 
 template <typename Isa, typename From>
@@ -362,9 +351,14 @@ void decode_from_memory(const DecodeJob& job) {
 template <typename Isa, typename Row, typename Out>
 void decode_rows(const DecodeJob& job) {
   if (job.prefetch || job.stream) return decode_from_memory<Isa, Row, Out>(job);
-#define KVCACHE_BODY(w) decode_in_cache<Row, Out, w>(job)
-  KVCACHE_FOR_WIDTH(job.width, KVCACHE_BODY)
-#undef KVCACHE_BODY
+  switch (job.width) {
+    case 64:
+      return decode_in_cache<Row, Out, 64>(job);
+    case 128:
+      return decode_in_cache<Row, Out, 128>(job);
+    default:
+      return decode_in_cache<Row, Out, 0>(job);
+  }
 }
 
 template <typename Isa, typename Out>

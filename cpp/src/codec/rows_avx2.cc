@@ -20,6 +20,13 @@ KVCACHE_INLINE __m256i dwords(int a, int b, int c, int d, int e, int f, int g, i
 }
 
 struct Avx2 {
+  // bfloat16 is inexact in F16 only below 2^-17: codes of 0 in a row of 2^-8 or more. float32 is
+  // rounded to 11 significant bits, which is F16 from 2^-14 up: codes of 0 in a row of 2^-6.
+  template <typename In>
+  static constexpr std::uint32_t kDirectMin = kSame<In, Bf16>  ? 0x3b80
+                                              : kSame<In, F32> ? 0x3c800000
+                                                               : 0;
+
   struct Partial {  // 16 bytes of candidates for each of four rows
     __m256i ab;
     __m256i cd;
@@ -95,6 +102,14 @@ struct Avx2 {
     return _mm256_cvtph_ps(_mm256_cvtps_ph(values, kNearest));
   }
 
+  // To 11 significant bits, ties to even: adding 1.5 * 2^(e + 13) drops the others. F16C's
+  // conversions would take four operations and wait for the one port that also packs.
+  KVCACHE_INLINE static __m256 round_to_11_bits(__m256 values) {
+    const __m256 shift = _mm256_set1_ps(0x1.8p13F);
+    const __m256 power = _mm256_and_ps(values, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)));
+    return _mm256_fnmadd_ps(power, shift, _mm256_fmadd_ps(power, shift, values));
+  }
+
   // 8 elements, widened; exact.
   template <typename In>
   KVCACHE_INLINE static __m256 load8(const char* at) {
@@ -112,7 +127,7 @@ struct Avx2 {
   // The low 16 bits of each lane are the code: adding 1.5 * 2^23 rounds to even at the units.
   template <typename In>
   KVCACHE_INLINE static __m256i scale_and_round(__m256 elements, __m256 inverse) {
-    if constexpr (kSame<In, F32>) elements = through_f16(elements);
+    if constexpr (kSame<In, F32>) elements = round_to_11_bits(elements);
     return _mm256_castps_si256(_mm256_fmadd_ps(elements, inverse, _mm256_set1_ps(0x1.8p23F)));
   }
 
@@ -176,12 +191,18 @@ struct Avx2 {
   template <typename In>
   __attribute__((noinline)) static void quantise_by_division(const char* row, std::size_t width,
                                                              float scale, std::int8_t* codes) {
-    for (std::size_t i = 0; i < width; i += 8) {
-      const std::size_t count = width - i < 8 ? width - i : 8;
-      const __m256 h = through_f16(load_tail<In>(row + i * In::kBytes, count));
-      const __m256i q = _mm256_cvtps_epi32(_mm256_div_ps(h, _mm256_set1_ps(scale)));
-      const std::int64_t packed = low_bytes(q);
-      __builtin_memcpy(codes + i, &packed, count);
+    const auto divide = [&](__m256 elements) {
+      const __m256 quotients = _mm256_div_ps(through_f16(elements), _mm256_set1_ps(scale));
+      return low_bytes(_mm256_cvtps_epi32(quotients));
+    };
+    std::size_t i = 0;
+    for (; i + 8 <= width; i += 8) {
+      const std::int64_t q = divide(load8<In>(row + i * In::kBytes));
+      __builtin_memcpy(codes + i, &q, 8);
+    }
+    if (i < width) {
+      const std::int64_t q = divide(load_tail<In>(row + i * In::kBytes, width - i));
+      __builtin_memcpy(codes + i, &q, width - i);
     }
   }
 

@@ -18,21 +18,31 @@ KVCACHE_INLINE __mmask16 first16(std::size_t count) {
   return static_cast<__mmask16>((1U << count) - 1);
 }
 
-// Byte indices that collect the low byte of each 32-bit lane of two registers: all of the first and
-// then all of the second, or one of each in turn. Both halves hold the same.
-alignas(64) constexpr auto kLowBytes = [] {
-  struct {
-    std::uint8_t in_turn[64], paired[64];
-  } index{};
+// Byte indices. Joined registers hold in dword i the codes of lane i of four parts; the order puts
+// them in a row, for parts that are 16 elements each or the even and odd of 32 elements each.
+struct Order {
+  std::uint8_t spread[64];  // the low byte of each dword to all four
+  std::uint8_t in_turn[64];
+  std::uint8_t paired[64];
+};
+alignas(64) constexpr Order kOrder = [] {
+  Order order{};
   for (unsigned i = 0; i < 64; ++i) {
-    const unsigned half = i % 32;
-    index.in_turn[i] = static_cast<std::uint8_t>(half < 16 ? 4 * half : 64 + 4 * (half - 16));
-    index.paired[i] = static_cast<std::uint8_t>(half % 2 == 0 ? 2 * half : 64 + 2 * (half - 1));
+    order.spread[i] = static_cast<std::uint8_t>(i % 16 / 4 * 4);
+    order.in_turn[i] = static_cast<std::uint8_t>(i % 16 * 4 + i / 16);
+    order.paired[i] = static_cast<std::uint8_t>(i % 32 / 2 * 4 + i / 32 * 2 + i % 2);
   }
-  return index;
+  return order;
 }();
 
 struct Avx512 {
+  // bfloat16 is inexact in F16 only below 2^-17: codes of 0 in a row of 2^-8 or more. float32 is
+  // rounded to 11 significant bits, which is F16 from 2^-14 up: codes of 0 in a row of 2^-6.
+  template <typename In>
+  static constexpr std::uint32_t kDirectMin = kSame<In, Bf16>  ? 0x3b80
+                                              : kSame<In, F32> ? 0x3c800000
+                                                               : 0;
+
   using Partial = __m512i;  // 16 bytes of candidates for each of four rows
 
   template <typename In>
@@ -96,6 +106,14 @@ struct Avx512 {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(values, kNearest));
   }
 
+  // To 11 significant bits, ties to even: adding 1.5 * 2^(e + 13) drops the others. Conversions to
+  // F16 and back would take four operations, tied to one port each.
+  KVCACHE_INLINE static __m512 round_to_11_bits(__m512 values) {
+    const __m512 shift = _mm512_set1_ps(0x1.8p13F);
+    const __m512 power = _mm512_and_ps(values, _mm512_castsi512_ps(_mm512_set1_epi32(0x7f800000)));
+    return _mm512_fnmadd_ps(power, shift, _mm512_fmadd_ps(power, shift, values));
+  }
+
   // 16 elements, widened; exact.
   template <typename In>
   KVCACHE_INLINE static __m512 load16(const char* at) {
@@ -119,32 +137,39 @@ struct Avx512 {
   // The low byte of each lane is the code: adding 1.5 * 2^23 rounds to even at the units.
   template <typename In>
   KVCACHE_INLINE static __m512i scale_and_round(__m512 elements, __m512 inverse) {
-    if constexpr (kSame<In, F32>) elements = through_f16(elements);
+    if constexpr (kSame<In, F32>) elements = round_to_11_bits(elements);
     return _mm512_castps_si512(_mm512_fmadd_ps(elements, inverse, _mm512_set1_ps(0x1.8p23F)));
+  }
+
+  // The low bytes of four registers. A masked byte shuffle is one operation; the two-register byte
+  // permutation, vpermt2b, would be three.
+  KVCACHE_INLINE static __m512i join(__m512i a, __m512i b, __m512i c, __m512i d,
+                                     const std::uint8_t* order) {
+    const __m512i spread = _mm512_load_si512(kOrder.spread);
+    __m512i all = _mm512_mask_shuffle_epi8(a, 0x2222222222222222, b, spread);
+    all = _mm512_mask_shuffle_epi8(all, 0x4444444444444444, c, spread);
+    all = _mm512_mask_shuffle_epi8(all, 0x8888888888888888, d, spread);
+    return _mm512_permutexvar_epi8(_mm512_load_si512(order), all);
   }
 
   template <typename In>
   KVCACHE_INLINE static __m512i quantise64(const char* row, __m512 inverse) {
     if constexpr (kSame<In, Bf16>) {
-      const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
       const __m512i v = _mm512_loadu_si512(row);
       const __m512i w = _mm512_loadu_si512(row + 64);
       const auto even = [&](__m512i x) {
         return scale_and_round<In>(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), inverse);
       };
       const auto odd = [&](__m512i x) {
-        return scale_and_round<In>(_mm512_castsi512_ps(_mm512_and_si512(x, odd_mask)), inverse);
+        const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+        return scale_and_round<In>(_mm512_castsi512_ps(_mm512_and_si512(x, upper)), inverse);
       };
-      const __m512i order = _mm512_load_si512(kLowBytes.paired);
-      return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(even(v), order, odd(v)),
-                                     _mm512_permutex2var_epi8(even(w), order, odd(w)));
+      return join(even(v), odd(v), even(w), odd(w), kOrder.paired);
     } else {
       const auto part = [&](std::size_t i) {
         return scale_and_round<In>(load16<In>(row + 16 * i * In::kBytes), inverse);
       };
-      const __m512i order = _mm512_load_si512(kLowBytes.in_turn);
-      return _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(part(0), order, part(1)),
-                                     _mm512_permutex2var_epi8(part(2), order, part(3)));
+      return join(part(0), part(1), part(2), part(3), kOrder.in_turn);
     }
   }
 

@@ -12,6 +12,10 @@ struct Floats16 {
 };
 
 struct Neon {
+  // bfloat16 is inexact in F16 only below 2^-17: codes of 0 in a row of 2^-8 or more.
+  template <typename In>
+  static constexpr std::uint32_t kDirectMin = kSame<In, Bf16> ? 0x3b80 : 0;
+
   struct Partial {
     std::uint32_t largest[kGroupRows];
   };
