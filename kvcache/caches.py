@@ -23,7 +23,7 @@ def declare_caches(decls: Iterable[StateDecl], *, hidden_size: int) -> tuple[Sta
     Which of them take memory, and how much, is decided by the counts given to
     `kvcache.cache_terms`: what is not used has no units.
 
-    - each recurrent state: a copy per prefix snapshot and per ring slot, as stored float32;
+    - each fixed-size state: a copy per prefix snapshot and per ring slot, halves as float32;
     - each layer of linear attention (a state of ``[heads, key, value]``): the carry of a verify,
       its tables, and the verify table;
     - the head: a hidden row per prefix snapshot, accepted row and captured row;
@@ -59,10 +59,14 @@ def declare_caches(decls: Iterable[StateDecl], *, hidden_size: int) -> tuple[Sta
 def _copies(states: list[StateDecl]) -> list[StateDecl]:
     kinds = (("prefix", StateKind.PREFIX_SNAPSHOT), ("ring", StateKind.RING_SNAPSHOT))
     return [
-        _cache(state.layer, f"{name}.{state.component}", kind, DType.F32, *state.shape)
+        _cache(state.layer, f"{name}.{state.component}", kind, _copied(state.dtype), *state.shape)
         for name, kind in kinds
         for state in states
     ]
+
+
+def _copied(dtype: DType) -> DType:
+    return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
 
 
 def _carry(layer: int, states: list[StateDecl]) -> list[StateDecl]:
@@ -71,7 +75,7 @@ def _carry(layer: int, states: list[StateDecl]) -> list[StateDecl]:
         return []
     heads, keys, values = matrices[0]
     inputs = heads * (values + 1 + keys)
-    channels = sum(s.shape[-1] for s in states if s.verify is VerifyRule.CONV_STEPS)
+    channels = sum(s.shape[-1] for s in states if s.component.startswith("state.convolution."))
     stash, table = StateKind.CARRY_STASH, StateKind.CARRY_TABLE
     caches = [
         _cache(layer, "carry.inputs", stash, DType.F32, _CARRY_ROWS, inputs),

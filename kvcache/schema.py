@@ -21,11 +21,11 @@ _TEMPLATE = "#/$defs/{name}"
 
 @functools.cache
 def public_types() -> dict[str, type[Json]]:
-    """Every public type that has a JSON form, by name."""
+    """Every public type that has a JSON form of its own, by name; variants belong to their set."""
     found = {}
     for name, module in kvcache._EXPORTS.items():
         value = getattr(importlib.import_module(f"kvcache.{module}"), name)
-        if isinstance(value, type) and issubclass(value, Json):
+        if isinstance(value, type) and issubclass(value, Json) and not getattr(value, "TAG", ""):
             found[name] = value
     return dict(sorted(found.items()))
 

@@ -134,7 +134,10 @@ class TestDeclare:
     def test_a_scalar_takes_one_element(self) -> None:
         delta = tensor(StateTensorRole.position_delta(), DIM.scalar(), dtype="int32")
         policy = LayerCachePolicy.key_value_with_fixed_state(FULL, 1, 8, [delta])
-        assert (only(policy)[2].shape, only(policy)[2].dtype) == ((1,), DType.I32)
+        decls = only(policy)
+        assert (decls[2].shape, decls[2].dtype) == ((1,), DType.I32)
+        assert state_terms(decls, StateInputs(2, VerifyInputs((1, 1), 2)))[1].bytes == 2 * 2 * 4
+        assert declare_caches(decls, hidden_size=8)[0].dtype is DType.I32
 
     def test_pooling_streams_are_planned_but_have_no_run_time_home(self) -> None:
         def part(component: PoolingStateComponent, *shape: Any) -> StateTensorPolicy:
