@@ -312,6 +312,45 @@ ENCODER_DECODER = {
         },
         {(None, 96): 2},
     ),
+    "dia": Family(
+        {
+            "model_type": "dia",
+            "decoder_config": dense("dia_decoder", cross_num_key_value_heads=4, cross_head_dim=8),
+        },
+        {FULL: 8},
+    ),
+    "moonshine": Family(
+        {
+            "model_type": "moonshine",
+            "hidden_size": 64,
+            "encoder_num_hidden_layers": 3,
+            "decoder_num_hidden_layers": 2,
+            "decoder_num_attention_heads": 4,
+            "decoder_num_key_value_heads": 2,
+        },
+        {FULL: 2},
+    ),
+    "kosmos-2": Family(
+        {
+            "model_type": "kosmos-2",
+            "text_config": {
+                "model_type": "kosmos_2_text_model",
+                "layers": 2,
+                "embed_dim": 64,
+                "attention_heads": 4,
+            },
+        },
+        {(None, 128): 2},
+    ),
+    "t5gemma2": Family(
+        {
+            "model_type": "t5gemma2",
+            "decoder": dense("t5gemma2_decoder", sliding_window=16),
+            "encoder": {"text_config": dense("t5gemma2_text", max_position_embeddings=32)},
+        },
+        {FULL: 1, (16, 64): 7},
+        strategy="MixedKv",
+    ),
     "t5gemma": Family(
         {
             "model_type": "t5gemma",
