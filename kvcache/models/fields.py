@@ -249,7 +249,10 @@ class Fields:
         outer = self.section(name)
         if outer is None:
             return {}
-        return {key: outer._nested(key, value) for key, value in outer._data.items()}
+        return {
+            key: outer._nested(key if len(key) < 20 and key.isalnum() else shown(key), value)
+            for key, value in outer._data.items()
+        }
 
     # -- copies ------------------------------------------------------------------------------
 

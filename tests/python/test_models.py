@@ -272,6 +272,22 @@ def test_an_unknown_model_type_is_refused_and_can_be_named() -> None:
     assert from_config(config, model_type="llama").schedule == from_config(LLAMA).schedule
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "x" * 1_000_000},
+        {"model_type": None, "architectures": ["ForA" * 250_000 + "!"]},
+        {"per_layer_config": {"a\nb" * 1000: 3}},
+        {"layer_types": [["x" * 10_000], {}]},
+    ],
+)
+def test_an_error_about_a_huge_value_is_quick_short_and_one_line(change: dict[str, Any]) -> None:
+    with pytest.raises(KVCacheError) as caught:
+        from_config({**LLAMA, **change})
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+
+
 def test_an_absent_model_type_is_taken_from_the_architecture() -> None:
     config = {**LLAMA, "architectures": ["LlamaForCausalLM"]}
     del config["model_type"]
