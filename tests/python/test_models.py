@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.counting import fixed_scalars, position_scalars, scalars_at
 
 import kvcache
+from kvcache import models
 from kvcache.errors import InvalidArgumentError, KVCacheError, NotFoundError, UnsupportedError
 from kvcache.models import from_config
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
@@ -345,3 +348,12 @@ def test_models_load_neither_numpy_nor_the_core() -> None:
 
 def test_the_package_exports_models_lazily() -> None:
     assert kvcache.models.from_config is from_config
+
+
+def test_the_examples_of_the_documentation_are_true() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+    for failed, tried in (
+        doctest.testfile(str(page), module_relative=False),
+        doctest.testmod(models),
+    ):
+        assert (failed, tried > 0) == (0, True)
