@@ -16,7 +16,7 @@ from kvcache.models.attention import (
     split,
 )
 from kvcache.models.drafts import draft_count
-from kvcache.models.fields import HEADS, MAX_LAYERS, shown
+from kvcache.models.fields import HEADS, HIDDEN, MAX_LAYERS, shown
 from kvcache.models.registry import Decoder, register
 from kvcache.models.state import convolution, fixed_layer
 from kvcache.policy import AttentionPolicy
@@ -35,7 +35,8 @@ _FULL = AttentionPolicy.full()
 
 def _short_convolution(f: Fields, kinds: list[object]) -> Decoder:
     """Gated short convolutions over the hidden state, and attention as listed."""
-    conv = fixed_layer(convolution(0, f.count("conv_L_cache"), hidden_size(f)))
+    channels = split(f, HIDDEN[0], hidden_size(f))
+    conv = fixed_layer(convolution(0, f.count("conv_L_cache"), channels))
     heads = read_heads(f)
     return Decoder(
         layers=[

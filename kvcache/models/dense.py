@@ -111,6 +111,7 @@ _register(
     laguna molmo molmo2_text
     ernie4_5_vl_moe_text cosmos3_edge_text glm_image_text glm_ocr_text hunyuan_vl_text
     paddleocr_vl_text granite_docling_text granite4_vision_text higgs_audio_v2
+    kosmos_2_text_model kosmos_2_5_text_model
     """,
 )
 _register(

@@ -22,7 +22,9 @@ from kvcache.models.state import media_keys_values
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
 
 if TYPE_CHECKING:
+    from kvcache.models.attention import Pattern
     from kvcache.models.fields import Fields
+    from kvcache.policy import StateTensorPolicy
 
 __all__: list[str] = []
 
@@ -53,18 +55,23 @@ def _encoder_positions(f: Fields, *names: str) -> int | None:
     return positions
 
 
-def _decoder(f: Fields, heads: Heads, layers: int, positions: int | None) -> Decoder:
-    tensors = (
-        []
-        if positions is None
-        else [media_keys_values(positions, heads.count, heads.key_dim, optional=False)]
-    )
-    return Decoder(layers=[heads.layer(_FULL, tensors)] * layers, hidden_size=f.count(*HIDDEN))
+def _cross(heads: Heads, positions: int | None) -> list[StateTensorPolicy]:
+    """Keys and values of the encoder, if its length is known."""
+    if positions is None:
+        return []
+    return [media_keys_values(positions, heads.count, heads.key_dim, optional=False)]
+
+
+def _decoder(
+    f: Fields, heads: Heads, layers: int, positions: int | None, cross: Heads | None = None
+) -> Decoder:
+    layer = heads.layer(_FULL, _cross(cross or heads, positions))
+    return Decoder(layers=[layer] * layers, hidden_size=f.count(*HIDDEN))
 
 
 _BARTS = """
 bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet whisper
-m2m_100 nllb-moe led pegasus_x fsmt speech_to_text florence2_language
+m2m_100 nllb-moe led pegasus_x fsmt speech_to_text seamless_m4t seamless_m4t_v2
 """
 
 
@@ -81,17 +88,38 @@ def bart_decoder(f: Fields) -> Decoder:
     return _decoder(f, heads, layers, _encoder_positions(f, *names))
 
 
-@register("trocr", "musicgen_decoder", "musicgen_melody_decoder")
+_CAPTIONERS = """
+trocr musicgen_decoder musicgen_melody_decoder canary_decoder cohere_asr moonshine dia_decoder
+pp_formulanet_text speecht5
+"""
+
+
+@register(*_CAPTIONERS.split())
 def captioning_decoder(f: Fields) -> Decoder:
-    """Decoders of another model's encoder, whose length this configuration does not bound."""
+    """Decoders over images or sound, whose length this part of a configuration does not bound."""
     query_heads = f.count(*_DECODER_HEADS)
     width = head_width(f, query_heads, f.count(*HIDDEN))
-    heads = Heads(split(f, _DECODER_HEADS[0], query_heads), width, width)
+    own = f.renamed(num_key_value_heads="decoder_num_key_value_heads")
+    heads = Heads(rank_heads(f, key_value_heads(own, query_heads)), width, width)
     layers = f.count(*_DECODER_LAYERS, most=MAX_LAYERS)
-    return _decoder(f, heads, layers, _encoder_positions(f))
+    cross = heads
+    if f.has("cross_num_key_value_heads"):
+        count = rank_heads(f, f.count("cross_num_key_value_heads"), "cross_num_key_value_heads")
+        size = f.optional_count("cross_head_dim") or width
+        cross = Heads(count, size, size)
+    return _decoder(f, heads, layers, _encoder_positions(f), cross)
 
 
-@register("t5", "mt5", "umt5", "longt5", "switch_transformers", "udop", "pop2piano")
+@register(
+    "t5",
+    "mt5",
+    "umt5",
+    "longt5",
+    "switch_transformers",
+    "udop",
+    "pop2piano",
+    "pix2struct_text_model",
+)
 def t5_decoder(f: Fields) -> Decoder:
     """T5 and its kin: heads as wide as ``d_kv``."""
     query_heads = f.count(*HEADS)
@@ -103,28 +131,31 @@ def t5_decoder(f: Fields) -> Decoder:
     return _decoder(f, heads, layers, _encoder_positions(f, "n_positions"))
 
 
-@register("t5gemma", whole=True)
-def t5gemma_decoder(f: Fields) -> Decoder:
-    """A Gemma 2 decoder over the output of an encoder."""
-    inner = f.section("decoder")
+def _gemma_decoder(f: Fields, pattern: Pattern) -> Decoder:
+    """A Gemma decoder over the output of an encoder, both nested."""
+    inner, encoder = f.section("decoder"), f.section("encoder")
     if inner is None:
         raise f.error("decoder", "expected an object")
-    layers = layer_count(inner)
-    heads = read_heads(inner)
-    encoder = f.section("encoder")
-    positions = f.options.encoder_positions
-    if positions is None:
-        positions = _encoder_positions(encoder or f, "max_position_embeddings")
-    tensors = (
-        []
-        if positions is None
-        else [media_keys_values(positions, heads.count, heads.key_dim, optional=False)]
-    )
-    attention = layers_from(inner, layers, periodic(2))
+    layers, heads = layer_count(inner), read_heads(inner)
+    if encoder is not None:
+        encoder = encoder.section("text_config") or encoder
+    cross = _cross(heads, _encoder_positions(encoder or f, "max_position_embeddings"))
     return Decoder(
-        layers=[heads.layer(each, tensors) for each in attention],
+        layers=[heads.layer(each, cross) for each in layers_from(inner, layers, pattern)],
         hidden_size=hidden_size(inner),
     )
+
+
+@register("t5gemma", whole=True)
+def t5gemma_decoder(f: Fields) -> Decoder:
+    """Sliding and full attention in turn."""
+    return _gemma_decoder(f, periodic(2))
+
+
+@register("t5gemma2", whole=True)
+def t5gemma2_decoder(f: Fields) -> Decoder:
+    """One full layer in six."""
+    return _gemma_decoder(f, periodic(6))
 
 
 @register("mllama_text_model")

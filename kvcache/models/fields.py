@@ -21,8 +21,17 @@ MAX_LAYERS = 65_536
 
 # What defines a decoder. A configuration file states these at its top level; only nested
 # sections, which `transformers` saves as differences from their class, may leave them out.
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HIDDEN = ("hidden_size", "n_embd", "d_model", "hidden_dim", "emb_dim", "model_dim", "dim")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers")
+HIDDEN = (
+    "hidden_size",
+    "n_embd",
+    "d_model",
+    "hidden_dim",
+    "emb_dim",
+    "model_dim",
+    "embed_dim",
+    "dim",
+)
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 _ESSENTIAL = frozenset({*LAYERS, *HIDDEN, *HEADS})
 
@@ -240,7 +249,10 @@ class Fields:
         outer = self.section(name)
         if outer is None:
             return {}
-        return {key: outer._nested(key, value) for key, value in outer._data.items()}
+        return {
+            key: outer._nested(key if len(key) < 20 and key.isalnum() else shown(key), value)
+            for key, value in outer._data.items()
+        }
 
     # -- copies ------------------------------------------------------------------------------
 

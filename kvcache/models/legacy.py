@@ -129,6 +129,7 @@ def _expanded(f: Fields, layers: int) -> list[object]:
 _BERTS = """
 bert bert-generation camembert data2vec-text electra ernie megatron-bert rembert roberta
 roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl xmod big_bird xlm
+blip_text_model
 """
 
 

@@ -42,6 +42,7 @@ _IMAGES = (
 _SOUND = ("audio_config", "speech_config", "audio_encoder_config", "sound_config")
 _VIDEO = ("video_token_id", "video_token_index", "video_preprocessor_config")
 _DEPTH = 4
+_LONGEST_NAME = 100
 _HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel\w*|Model|LM)$")
 
 
@@ -94,7 +95,7 @@ def _model_type(f: Fields) -> str | None:
 
 def _from_architecture(name: str) -> str | None:
     """The model type of a class name such as ``Qwen2ForCausalLM``, or None."""
-    stem = _HEAD.sub("", name)
+    stem = _HEAD.sub("", name[:_LONGEST_NAME])
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
     for candidate in (snake, snake.replace("_", ""), stem.lower()):
         if find(candidate) is not None:

@@ -104,7 +104,10 @@ def from_config(
         if media and has_media(whole):
             decoder = with_media_state(decoder, f, kind)
         start, stop = _range(layers, len(decoder.layers))
-        return _model(whole, f, kind, _stage(decoder, start, stop), (start, len(decoder.layers)))
+        stage = _stage(decoder, start, stop)
+        if start and stage.shared:
+            f.note("layers", "layers of this stage may read keys and values of a layer before it")
+        return _model(whole, f, kind, stage, (start, len(decoder.layers)))
     except (CachePolicyError, LayerScheduleError) as error:
         raise type(error)(f"{whole.source}: {error}") from error
 

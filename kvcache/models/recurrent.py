@@ -97,6 +97,8 @@ refuse(
     "transfo-xl",
     "reformer",
 )
+refuse("its window slides over the answer only and never over the prompt", "unlimited_ocr_text")
+refuse("its cross-attention keeps images whose number nothing bounds", "idefics", "evolla")
 refuse("its heads read hidden states and keep none of their own", "medusa", "mlp_speculator")
 refuse(
     "its global layers count patches of bytes, whose number depends on the text",

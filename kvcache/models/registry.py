@@ -27,6 +27,7 @@ __all__ = [
 Family = Callable[[Fields], "Decoder"]
 """Reads the fields of a decoder, for one of ``fields.tp`` tensor-parallel ranks."""
 
+_LONGEST_NAME = 64  # more is no name, and comparing it takes long
 _FAMILIES: dict[str, Family] = {}
 _WHOLE: set[str] = set()
 _REFUSED: dict[str, str] = {}
@@ -107,4 +108,4 @@ def known_types() -> tuple[str, ...]:
 
 def suggestions(model_type: str) -> list[str]:
     """Registered model types with a similar name."""
-    return get_close_matches(model_type, _FAMILIES, n=3)
+    return get_close_matches(model_type[:_LONGEST_NAME], _FAMILIES, n=3)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.counting import fixed_scalars, position_scalars, scalars_at
 
 import kvcache
+from kvcache import models
 from kvcache.errors import InvalidArgumentError, KVCacheError, NotFoundError, UnsupportedError
 from kvcache.models import from_config
 from kvcache.policy import AttentionPolicy, LayerCachePolicy
@@ -177,7 +180,8 @@ def test_the_language_model_of_a_nested_config_is_read() -> None:
     inner = {key: value for key, value in LLAMA.items() if key != "torch_dtype"}
     model = from_config({**config, "text_config": inner})
     assert (model.model_type, model.dtype) == ("llama", "float16")
-    assert model.strategy.decoder == from_config(LLAMA).strategy  # type: ignore[attr-defined]
+    strategy: Any = model.strategy
+    assert strategy.decoder == from_config(LLAMA).strategy
 
 
 def test_what_a_nested_section_leaves_out_is_the_default_of_its_class() -> None:
@@ -189,9 +193,10 @@ def test_what_a_nested_section_leaves_out_is_the_default_of_its_class() -> None:
 
 def test_tensor_parallelism_divides_or_replicates_key_value_heads() -> None:
     config = {**LLAMA, "num_attention_heads": 16, "num_key_value_heads": 4}
-    assert from_config(config, tp=2).schedule[0].num_key_value_heads == 2  # type: ignore[attr-defined]
-    model = from_config(config, tp=8)
-    assert model.schedule[0].num_key_value_heads == 1  # type: ignore[attr-defined]
+    half: Any = from_config(config, tp=2)
+    assert half.schedule[0].num_key_value_heads == 2
+    model: Any = from_config(config, tp=8)
+    assert model.schedule[0].num_key_value_heads == 1
     assert any("2 ranks" in note for note in model.notes)
     with pytest.raises(InvalidArgumentError, match=r"num_key_value_heads.*tp=3"):
         from_config(config, tp=3)
@@ -270,6 +275,22 @@ def test_an_unknown_model_type_is_refused_and_can_be_named() -> None:
     assert from_config(config, model_type="llama").schedule == from_config(LLAMA).schedule
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "x" * 1_000_000},
+        {"model_type": None, "architectures": ["ForA" * 250_000 + "!"]},
+        {"per_layer_config": {"a\nb" * 1000: 3}},
+        {"layer_types": [["x" * 10_000], {}]},
+    ],
+)
+def test_an_error_about_a_huge_value_is_quick_short_and_one_line(change: dict[str, Any]) -> None:
+    with pytest.raises(KVCacheError) as caught:
+        from_config({**LLAMA, **change})
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+
+
 def test_an_absent_model_type_is_taken_from_the_architecture() -> None:
     config = {**LLAMA, "architectures": ["LlamaForCausalLM"]}
     del config["model_type"]
@@ -327,3 +348,12 @@ def test_models_load_neither_numpy_nor_the_core() -> None:
 
 def test_the_package_exports_models_lazily() -> None:
     assert kvcache.models.from_config is from_config
+
+
+def test_the_examples_of_the_documentation_are_true() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+    for failed, tried in (
+        doctest.testfile(str(page), module_relative=False),
+        doctest.testmod(models),
+    ):
+        assert (failed, tried > 0) == (0, True)

@@ -87,6 +87,12 @@ def test_encoder_positions_size_the_cross_attention() -> None:
     assert [axis.resolve(1, 0) for axis in tensor.shape] == [1, 10, 2 * 6 * 8]
 
 
+def test_cross_attention_may_have_heads_of_its_own() -> None:
+    model = from_config(FAMILIES["dia"].config, encoder_positions=10)
+    (tensor,) = model.schedule[0].fixed_state
+    assert [axis.resolve(1, 0) for axis in tensor.shape] == [1, 10, 2 * 4 * 8]
+
+
 def test_an_image_is_kept_in_cross_attention_layers_only() -> None:
     model = from_config(FAMILIES["mllama"].config)
     (tensor,) = model.schedule[3].fixed_state
