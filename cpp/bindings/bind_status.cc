@@ -40,7 +40,12 @@ void bind_status(py::module_& m) {
     } catch (const kvcache::bindings::StatusError& error) {
       const py::object type =
           py::module_::import("kvcache.errors").attr(error_class(error.status().code()));
-      PyErr_SetString(type.ptr(), error.what());
+      // A message may quote a path or a damaged file, whose bytes need not be UTF-8.
+      const std::string& text = error.status().message();
+      const auto length = static_cast<py::ssize_t>(text.size());
+      const auto message = py::reinterpret_steal<py::object>(
+          PyUnicode_DecodeUTF8(text.data(), length, "backslashreplace"));
+      if (message) PyErr_SetObject(type.ptr(), message.ptr());
     }
   });
   // For the test that every code has a class.

@@ -160,7 +160,8 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest) {
   for (std::size_t i = 0; i < plan.groups().size(); ++i) {
     const Group& group = plan.groups()[i];
     out += i == 0 ? "\n    {\"window\": " : ",\n    {\"window\": ";
-    out += number(group.window) + ", \"start\": " + number(manifest.shape.starts[i]) + ", \"storage\": ";
+    out += number(group.window) + ", \"start\": " + number(manifest.shape.starts[i]) +
+           ", \"storage\": ";
     json::append_string(out, storage_name(group));
     out += '}';
   }
