@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 _INT32 = np.iinfo(np.int32)
 
 
+def _as_array(value: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError, BufferError) as error:
+        raise InvalidArgumentError(f"{name}: not an array: {error}") from None
+
+
 def as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
     """One contiguous axis of int32, without a copy where it is that already."""
-    array = np.asarray(tokens)
+    array = _as_array(tokens, "tokens")
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -33,13 +40,21 @@ def as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
 
 
 def as_count(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
     try:
         count = operator.index(value)
-    except TypeError:
+    except TypeError:  # an array of more than one
         raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
     if not 0 <= count < 2**63:
         raise InvalidArgumentError(f"{name}: must be 0..2^63-1, got {count}")
     return count
+
+
+def as_text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}: expected text, got {value!r}")
+    return value
 
 
 def as_layer(value: Any) -> int:
@@ -50,7 +65,7 @@ def as_layer(value: Any) -> int:
 
 
 def as_rows(rows: Any, name: str) -> NDArray[Any]:
-    array = np.asarray(rows)
+    array = _as_array(rows, name)
     if array.dtype not in (np.float16, np.float32):
         raise InvalidArgumentError(f"{name}: expected float16 or float32, got {array.dtype}")
     if array.ndim != 3:
@@ -63,11 +78,14 @@ def as_rows(rows: Any, name: str) -> NDArray[Any]:
 def as_bytes(value: bytes | str | None, name: str) -> bytes:
     if value is None:
         return b""
-    if isinstance(value, str):
-        return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}: expected text or bytes, got {type(value).__name__}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{name}: {error}") from None
 
 
 def as_path(value: Any) -> bytes:
@@ -79,11 +97,13 @@ def as_path(value: Any) -> bytes:
 
 def adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
     """An adapter is a name, or a name and a revision; both count."""
-    if adapter is None or adapter == "":
+    if adapter is None or (isinstance(adapter, str) and not adapter):
         return b""
     parts = (adapter,) if isinstance(adapter, str) else adapter
-    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+    named = isinstance(adapter, str) or (isinstance(adapter, tuple) and len(adapter) == 2)
+    if not named or not all(isinstance(part, str) for part in parts):
         raise InvalidArgumentError(
             f"adapter: expected a name or a (name, revision) pair, got {adapter!r}"
         )
-    return b"".join(b"%d:%s" % (len(part.encode()), part.encode()) for part in parts)
+    encoded = [as_bytes(part, "adapter") for part in parts]
+    return b"".join(b"%d:%s" % (len(part), part) for part in encoded)

@@ -15,6 +15,7 @@ from kvcache._arguments import (
     as_layer,
     as_path,
     as_rows,
+    as_text,
     as_tokens,
 )
 from kvcache.errors import InvalidArgumentError
@@ -170,7 +171,7 @@ class Sequence:
         """
         layer, start = as_layer(layer), as_count(start, "start")
         stop = as_count(stop, "stop")
-        if dtype not in ("float16", "float32"):
+        if not isinstance(dtype, str | np.dtype) or dtype not in ("float16", "float32"):
             raise InvalidArgumentError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         if not start <= stop <= self._core.written(layer):
             raise InvalidArgumentError(
@@ -193,7 +194,7 @@ class Sequence:
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        return self._core.state(as_layer(layer), name)
+        return self._core.state(as_layer(layer), as_text(name, "name"))
 
     def advance(self, positions: int) -> None:
         """The next ``positions`` are complete in every layer, and the fixed-size state is there.
@@ -308,8 +309,8 @@ class Cache:
         self.plan = plan
         self._core = _core.Cache(
             plan.core,
-            policy=policy,
-            backing=backing,
+            policy=as_text(policy, "policy"),
+            backing=bool(backing),
             capacity_blocks=as_count(capacity_blocks, "capacity_blocks"),
         )
 

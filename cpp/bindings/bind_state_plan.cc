@@ -120,7 +120,12 @@ void bind_plan(py::module_& m) {
             return unwrap(plan.sequence_bytes(tokens, chunk_tokens));
           },
           py::arg("tokens"), py::arg("chunk_tokens"))
-      .def("hit_bytes", &StatePlan::hit_bytes, py::arg("tokens"));
+      .def(
+          "hit_bytes",
+          [](const StatePlan& plan, std::uint64_t tokens) {
+            return unwrap(plan.hit_bytes(tokens));
+          },
+          py::arg("tokens"));
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ class StatePlan {
   // kInvalidArgument when the result does not fit 64 bits.
   Result<std::uint64_t> sequence_bytes(std::uint64_t tokens, std::uint64_t chunk_tokens) const;
   // Stored bytes that a hit of `tokens` positions covers: rows of every group that the hit rule
-  // needs, and the fixed-size state.
-  std::uint64_t hit_bytes(std::uint64_t tokens) const;
+  // needs, and the fixed-size state. kInvalidArgument when the result does not fit 64 bits.
+  Result<std::uint64_t> hit_bytes(std::uint64_t tokens) const;
   // Identity of what the bytes mean: every declaration, in order. Files carry it.
   std::string fingerprint() const;
 

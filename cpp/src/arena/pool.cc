@@ -21,7 +21,7 @@ Pool::Pool(Arena& arena, std::string name, std::uint64_t item_bytes, std::uint64
       base_(base) {}
 
 Result<ItemId> Pool::allocate() {
-  if (live_items_ >= max_items_) {
+  if (at_limit()) {
     return Status::out_of_capacity(name_, ": all ", max_items_, " items are live");
   }
   auto id = free_items_.first();

@@ -53,6 +53,7 @@ class Pool {
 
   std::uint64_t item_bytes() const { return item_bytes_; }
   std::uint64_t live_items() const { return live_items_; }
+  bool at_limit() const { return live_items_ >= max_items_; }
   std::uint64_t committed_bytes() const { return committed_spans_ * geometry_.bytes; }
   const std::string& name() const { return name_; }
 

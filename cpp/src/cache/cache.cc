@@ -60,7 +60,9 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
 Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
   for (;;) {
     auto item = pool.allocate();
-    if (item || !index.evict_one()) return item;
+    // The index holds no slots: evicting cannot help where their number is the limit.
+    const bool futile = &pool == pools.slots && pool.at_limit();
+    if (item || futile || !index.evict_one()) return item;
   }
 }
 

@@ -52,6 +52,16 @@ Status check_decl(const StateDecl& decl) {
 
 // Scales first, then rows: every region is naturally aligned and there is no padding.
 Status lay_out_page(Group& group, std::uint32_t block_tokens) {
+  // Each unit is below kMaxItemBytes, so that this sum and the offsets below cannot wrap.
+  std::uint64_t token_bytes = 0;
+  for (const PagedComponent& component : group.components) {
+    token_bytes += std::uint64_t{component.heads} *
+                   (component.width * dtype_bytes(component.dtype) + component.row_scale_bytes);
+    if (token_bytes > kMaxItemBytes / block_tokens) {
+      return Status::invalid_argument("a block of ", block_tokens, " positions takes more than ",
+                                      kMaxItemBytes, " bytes; lower block_tokens");
+    }
+  }
   std::uint64_t offset = 0;
   for (PagedComponent& component : group.components) {
     component.scales_offset = offset;
@@ -61,13 +71,9 @@ Status lay_out_page(Group& group, std::uint32_t block_tokens) {
     component.rows_offset = offset;
     offset += std::uint64_t{block_tokens} * component.heads * component.width *
               dtype_bytes(component.dtype);
-    if (offset > kMaxItemBytes) {
-      return Status::invalid_argument("a block of ", block_tokens, " positions takes more than ",
-                                      kMaxItemBytes, " bytes; lower block_tokens");
-    }
   }
   group.page_bytes = offset;
-  group.token_bytes = offset / block_tokens;
+  group.token_bytes = token_bytes;
   return Status::ok();
 }
 
@@ -159,15 +165,20 @@ Result<std::uint64_t> StatePlan::sequence_bytes(std::uint64_t tokens,
   return total;
 }
 
-std::uint64_t StatePlan::hit_bytes(std::uint64_t tokens) const {
-  if (tokens == 0) return 0;
-  std::uint64_t bytes = slot_bytes_;
+Result<std::uint64_t> StatePlan::hit_bytes(std::uint64_t tokens) const {
+  if (tokens == 0) return std::uint64_t{0};
+  std::uint64_t total = slot_bytes_;
   for (const Group& group : groups_) {
     const std::uint64_t live =
         group.window == 0 ? tokens : std::min<std::uint64_t>(tokens, group.window - 1);
-    bytes += live * group.token_bytes;
+    const auto bytes = checked_mul(live, group.token_bytes);
+    const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
+    if (!sum) {
+      return Status::invalid_argument("the state of ", tokens, " positions does not fit 64 bits");
+    }
+    total = *sum;
   }
-  return bytes;
+  return total;
 }
 
 std::string StatePlan::fingerprint() const {
