@@ -157,6 +157,8 @@ TEST(Codec, EveryRowDecodesAsScalarOnRandomShapesAndWritesNothingElse) {
     for (auto& bits : packed) bits = static_cast<std::uint16_t>(random());
     std::vector<float> scales(runs * rows);
     for (float& scale : scales) scale = std::ldexp(1.0F + random() % 100, int(random() % 60) - 40);
+    if (round % 5 == 0) scales[random() % scales.size()] = round % 2 == 0 ? kNan : -kInfinity;
+    if (round % 5 == 1) scales[random() % scales.size()] = 3e38F;  // products overflow
     for (Element element : {kElementF32, kElementF16, kElementBf16}) {
       const std::size_t head_stride = (width + gap) * bytes_of(element);
       const std::size_t token_stride = head_stride * (heads + gap);

@@ -40,6 +40,11 @@ struct Bf16 {
   static constexpr std::uint32_t kOverflow = 0x4780;
 };
 
+// Only written: bfloat16 values of which none is NaN.
+struct Bf16NoNan {
+  static constexpr std::size_t kBytes = 2;
+};
+
 template <typename A, typename B>
 inline constexpr bool kSame = false;
 template <typename A>
@@ -289,8 +294,13 @@ struct FromInt8 {
   static constexpr std::size_t kPackedBytes = 1;
   KVCACHE_INLINE static void row(const DecodeRun& run, std::size_t row, std::size_t width,
                                  char* target) {
-    Isa::template decode<Out>(reinterpret_cast<const std::int8_t*>(run.packed) + row * width, width,
-                              run.scales[row], target);
+    const auto* codes = reinterpret_cast<const std::int8_t*>(run.packed) + row * width;
+    const float scale = run.scales[row];
+    if constexpr (kSame<Out, Bf16>) {
+      const bool finite = (bits_of(scale) & 0x7f800000U) != 0x7f800000U;
+      if (finite) return Isa::template decode<Bf16NoNan>(codes, width, scale, target);
+    }
+    Isa::template decode<Out>(codes, width, scale, target);
   }
 };
 template <typename Isa, typename Out>
@@ -313,16 +323,16 @@ void decode_in_cache(const DecodeJob& job) {
   }
 }
 
-// Rows from far away: the runs take turns, some 512 bytes of output each, so that the misses of
+// Rows from far away: the runs take turns, a row or some 256 bytes each, so that the misses of
 // several pages are in flight at once; dense output goes around the cache.
 template <typename Isa, typename Row, typename Out>
 void decode_from_memory(const DecodeJob& job) {
-  constexpr std::size_t kTurnBytes = 512;
   constexpr std::size_t kStage = kStreamWidthMax * 4;
   const std::size_t out_bytes = job.width * Out::kBytes;
   const std::size_t in_bytes = job.width * Row::kPackedBytes;
-  const std::size_t turn_rows = out_bytes < kTurnBytes ? kTurnBytes / out_bytes : 1;
-  const std::size_t distance = job.run_count > 1 ? 1024 : kPrefetchBytes;
+  const std::size_t turn_bytes = job.run_count > 1 ? 256 : 2048;
+  const std::size_t turn_rows = out_bytes < turn_bytes ? turn_bytes / out_bytes : 1;
+  const std::size_t distance = job.run_count > 1 ? 512 : kPrefetchBytes;
   const bool stream = job.stream && job.width <= kStreamWidthMax;
   StreamWriter<Isa, kStage> writers[kDecodeRunsMax];
   RowCursor<char> cursors[kDecodeRunsMax];

@@ -207,15 +207,18 @@ struct Avx2 {
   }
 
   // The bfloat16 nearest to each float; NaN stays NaN, quiet.
+  template <typename Out>
   KVCACHE_INLINE static __m128i to_bf16(__m256 values) {
     const __m256i bits = _mm256_castps_si256(values);
     const __m256i upper = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
     const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
-    const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-    const __m256i out = _mm256_blendv_epi8(rounded, quiet, nan);
+    __m256i out = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+    if constexpr (kSame<Out, Bf16>) {
+      const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+      const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+      out = _mm256_blendv_epi8(out, quiet, nan);
+    }
     return _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
   }
 
@@ -224,7 +227,10 @@ struct Avx2 {
     if constexpr (kSame<Out, F32>) {
       _mm256_storeu_ps(reinterpret_cast<float*>(at), values);
     } else {
-      const __m128i half = kSame<Out, F16> ? _mm256_cvtps_ph(values, kNearest) : to_bf16(values);
+      const __m128i half = [&] {
+        if constexpr (kSame<Out, F16>) return _mm256_cvtps_ph(values, kNearest);
+        return to_bf16<Out>(values);
+      }();
       _mm_storeu_si128(reinterpret_cast<__m128i*>(at), half);
     }
   }

@@ -203,16 +203,24 @@ struct Avx512 {
     }
   }
 
-  // 32-bit lanes whose low half is the bfloat16 nearest to each float; NaN stays NaN, quiet.
+  // The bfloat16 nearest to each float; NaN stays NaN, quiet.
+  template <typename Out>
   KVCACHE_INLINE static __m256i to_bf16(__m512 values) {
     const __m512i bits = _mm512_castps_si512(values);
     const __m512i upper = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
     const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
-    const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-    const __m512i out = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
+    __m512i out = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+    if constexpr (kSame<Out, Bf16>) {
+      const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+      out = _mm512_mask_or_epi32(out, nan, upper, _mm512_set1_epi32(0x40));
+    }
     return _mm512_cvtepi32_epi16(out);
+  }
+  template <typename Out>
+  KVCACHE_INLINE static __m256i to_half(__m512 values) {
+    if constexpr (kSame<Out, F16>) return _mm512_cvtps_ph(values, kNearest);
+    return to_bf16<Out>(values);
   }
 
   template <typename Out>
@@ -220,8 +228,7 @@ struct Avx512 {
     if constexpr (kSame<Out, F32>) {
       _mm512_storeu_ps(at, values);
     } else {
-      const __m256i half = kSame<Out, F16> ? _mm512_cvtps_ph(values, kNearest) : to_bf16(values);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), half);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), to_half<Out>(values));
     }
   }
   template <typename Out>
@@ -229,8 +236,7 @@ struct Avx512 {
     if constexpr (kSame<Out, F32>) {
       _mm512_mask_storeu_ps(at, first16(count), values);
     } else {
-      const __m256i half = kSame<Out, F16> ? _mm512_cvtps_ph(values, kNearest) : to_bf16(values);
-      _mm256_mask_storeu_epi16(at, first16(count), half);
+      _mm256_mask_storeu_epi16(at, first16(count), to_half<Out>(values));
     }
   }
 
