@@ -7,7 +7,9 @@ import re
 import pytest
 from support.native import ROOT
 
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -136,6 +136,18 @@ def test_a_long_function_is_found(tmp_path: Path, lines: int, found: int) -> Non
     assert len(too_long(tmp_path / "a.py")) == found
 
 
+ENVIRONMENT = re.compile(r'(?:getenv\(|environ\.get\(|environ\[)\s*"(\w+)"')
+
+
+def test_readme_lists_every_variable_of_ours_that_code_reads() -> None:
+    read = {
+        name for path in files() if is_code(path) for name in ENVIRONMENT.findall(path.read_text())
+    }
+    ours = {name for name in read if name.startswith("KVCACHE_")}
+    assert "KVCACHE_ISA" in ours
+    assert not {name for name in ours if f"| `{name}` |" not in (ROOT / "README.md").read_text()}
+
+
 def test_tools_have_one_version_in_pyproject_and_in_the_hooks() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = {pin for pin in project["optional-dependencies"]["dev"] if "==" in pin}
