@@ -64,17 +64,6 @@ def as_layer(value: Any) -> int:
     return layer
 
 
-def as_rows(rows: Any, name: str) -> NDArray[Any]:
-    array = _as_array(rows, name)
-    if array.dtype not in (np.float16, np.float32):
-        raise InvalidArgumentError(f"{name}: expected float16 or float32, got {array.dtype}")
-    if array.ndim != 3:
-        raise InvalidArgumentError(
-            f"{name}: expected [tokens, heads, width], got the shape {array.shape}"
-        )
-    return array
-
-
 def as_bytes(value: bytes | str | None, name: str) -> bytes:
     if value is None:
         return b""

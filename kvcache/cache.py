@@ -14,7 +14,6 @@ from kvcache._arguments import (
     as_count,
     as_layer,
     as_path,
-    as_rows,
     as_text,
     as_tokens,
 )
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "CacheStats", "Explanation", "Sequence"]
 
-Rows = Any  # float16 or float32 array [tokens, heads, width]
+Rows = Any  # an array [tokens, heads, width]
+_ROW_DTYPES = ("float16", "float32", "bfloat16")
 
 Limit = Literal["last token", "tokens", "snapshot", "window"]
 
@@ -96,6 +96,12 @@ class Explanation:
         )
 
 
+def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
+    if dtype == "bfloat16":
+        return _core.Bfloat16Array(np.empty(shape, np.uint16))
+    return np.empty(shape, dtype)
+
+
 class Sequence:
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
@@ -136,34 +142,47 @@ class Sequence:
         """
         self._core.extend(as_tokens(tokens))
 
-    def write(self, layer: int, start: int, keys: Rows, values: Rows | None = None) -> None:
+    def write(
+        self,
+        layer: int,
+        start: int,
+        keys: Rows,
+        values: Rows | None = None,
+        index_keys: Rows | None = None,
+    ) -> None:
         """Store one layer's rows of positions ``[start, start + tokens)``, encoding included.
 
         Args:
             layer: index of the decoder layer.
             start: first position, within ``length`` and what is written of the layer.
-            keys: float16 or float32 ``[tokens, heads, width]``, after RoPE; copied, never kept. For
-                MLA the latent, ``[tokens, 1, latent_dim]``.
+            keys: ``[tokens, heads, width]`` of float16, float32 or bfloat16, after RoPE; any object
+                with the buffer protocol, DLPack on the host or ``__array_interface__``, at any
+                strides as long as the last axis is contiguous; copied, never kept. For MLA the
+                latent, ``[tokens, 1, latent_dim]``.
             values: the same for values, or the rotary keys of MLA; None for key-only layers.
+            index_keys: the same for the keys of a sparse-attention indexer; None without one.
 
         Raises:
             OutOfCapacityError: no page is free and nothing can be evicted.
             NonFiniteError: an INT8 row is not finite. InvalidArgumentError: shape, position, or
             closed. After an error no new position is readable.
         """
-        components = [as_rows(keys, "keys")]
-        if values is not None:
-            components.append(as_rows(values, "values"))
+        components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
         self._core.write(as_layer(layer), as_count(start, "start"), components)
 
-    def read(
-        self, layer: int, start: int, stop: int, dtype: str = "float16"
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def read(self, layer: int, start: int, stop: int, dtype: str = "float16") -> tuple[Any, ...]:
         """Decode one layer's rows of positions ``[start, stop)``.
 
+        Args:
+            layer: index of the decoder layer.
+            start: first position.
+            stop: one past the last position.
+            dtype: ``"float16"``, ``"float32"`` or ``"bfloat16"``.
+
         Returns:
-            Keys and values ``[stop - start, heads, width]`` in ``dtype`` (``"float16"`` or
-            ``"float32"``); latent and rotary keys for MLA; keys and None for key-only layers.
+            What `write` took, in that order: keys and values ``[stop - start, heads, width]``, or
+            latent and rotary keys, and the index keys where there are any; keys and None for
+            key-only layers. numpy arrays, or for bfloat16, which numpy lacks, `Bfloat16Array`.
 
         Raises:
             NotFoundError: positions have left the layer's window.
@@ -171,19 +190,21 @@ class Sequence:
         """
         layer, start = as_layer(layer), as_count(start, "start")
         stop = as_count(stop, "stop")
-        if not isinstance(dtype, str | np.dtype) or dtype not in ("float16", "float32"):
-            raise InvalidArgumentError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
+        if not isinstance(dtype, str | np.dtype) or dtype not in _ROW_DTYPES:
+            raise InvalidArgumentError(
+                f"dtype: expected {', '.join(map(repr, _ROW_DTYPES))}, got {dtype!r}"
+            )
         if not start <= stop <= self._core.written(layer):
             raise InvalidArgumentError(
                 f"positions [{start}, {stop}) of layer {layer} are not within the "
                 f"{self._core.written(layer)} written ones"
             )
         rows = [
-            np.empty((stop - start, part.heads, part.width), dtype)
+            _empty_rows((stop - start, part.heads, part.width), dtype)
             for part in self._plan.paged_components(layer)
         ]
         self._core.read(layer, start, rows)
-        return rows[0], rows[1] if len(rows) > 1 else None
+        return tuple(rows) if len(rows) > 1 else (rows[0], None)
 
     def state(self, layer: int, name: str) -> NDArray[Any]:
         """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.

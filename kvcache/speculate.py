@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvcache._arguments import as_count, as_layer, as_rows
+from kvcache._arguments import as_count, as_layer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -61,21 +61,20 @@ class VerifySession:
         """False after `commit` or `rollback`, and once the sequence is closed."""
         return self._core.is_open
 
-    def write(self, layer: int, keys: Any, values: Any = None) -> None:
+    def write(self, layer: int, keys: Any, values: Any = None, index_keys: Any = None) -> None:
         """Store one layer's rows of all positions; `Sequence.read` sees them at once.
 
         Args:
             layer: index of the decoder layer.
-            keys: float16 or float32 ``[rows, heads, width]``, as for `Sequence.write`; copied.
+            keys: ``[rows, heads, width]``, as for `Sequence.write`; copied.
             values: the same for values, or the rotary keys of MLA; None for key-only layers.
+            index_keys: the same for the keys of a sparse-attention indexer; None without one.
 
         Raises:
             NonFiniteError: an INT8 row is not finite.
             InvalidArgumentError: a wrong shape or layer, or the session has ended.
         """
-        components = [as_rows(keys, "keys")]
-        if values is not None:
-            components.append(as_rows(values, "values"))
+        components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
         self._core.write(as_layer(layer), components)
 
     def state(self, row: int, layer: int, name: str) -> NDArray[Any]:

@@ -1,7 +1,9 @@
 #include "arrays.h"
 
+#include <array>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,14 +13,6 @@ namespace py = pybind11;
 
 namespace kvcache::bindings {
 namespace {
-
-DType rows_dtype(const py::dtype& dtype) {
-  if (dtype.kind() == 'f' && dtype.itemsize() == 4) return DType::kF32;
-  if (dtype.kind() == 'f' && dtype.itemsize() == 2) return DType::kF16;
-  unwrap(Status::invalid_argument("rows must be float32 or float16, got ",
-                                  std::string(py::str(dtype))));
-  return DType::kF32;
-}
 
 py::dtype numpy_dtype(DType dtype) {
   switch (dtype) {
@@ -50,34 +44,41 @@ std::span<const std::int32_t> token_span(const Tokens& tokens) {
   return {tokens.data(), static_cast<std::size_t>(tokens.size())};
 }
 
-codec::RowsView rows_view(const py::array& rows) {
-  if (rows.ndim() != 3) {
-    unwrap(Status::invalid_argument("rows must be [tokens, heads, width], got ", rows.ndim(),
-                                    " axes"));
+template <typename View>
+Components<View>::Components(const std::vector<py::object>& arrays) {
+  constexpr bool kWritable = std::is_same_v<View, codec::MutableRowsView>;
+  constexpr std::array<const char*, 2> kNames = {"keys", "values"};
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const std::string name =
+        i < kNames.size() ? kNames[i] : "components[" + std::to_string(i) + "]";
+    borrowed_.push_back(std::make_unique<ArrayView>(arrays[i], name, kWritable));
+    const ArrayView& array = *borrowed_.back();
+    const DType dtype = array.dtype();
+    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBf16) {
+      unwrap(Status::invalid_argument(name, ": expected float32, float16 or bfloat16, got ",
+                                      dtype_name(dtype)));
+    }
+    if (array.shape().size() != 3) {
+      unwrap(Status::invalid_argument(name, ": expected [tokens, heads, width], got the shape ",
+                                      array.shape_text()));
+    }
+    // The strides of an empty array mean nothing, and numpy reports zeros.
+    if (array.elements() > 0 && array.shape()[2] > 1 &&
+        array.strides()[2] != static_cast<std::ptrdiff_t>(dtype_bytes(dtype))) {
+      unwrap(Status::invalid_argument(name, ": the last axis must be contiguous"));
+    }
+    views_.push_back({.data = array.data(),
+                      .dtype = dtype,
+                      .tokens = static_cast<std::size_t>(array.shape()[0]),
+                      .heads = static_cast<std::size_t>(array.shape()[1]),
+                      .width = static_cast<std::size_t>(array.shape()[2]),
+                      .token_stride = array.strides()[0],
+                      .head_stride = array.strides()[1]});
   }
-  // The strides of an empty array mean nothing, and numpy reports zeros.
-  if (rows.size() > 0 && rows.shape(2) > 1 && rows.strides(2) != rows.itemsize()) {
-    unwrap(Status::invalid_argument("the last axis of rows must be contiguous"));
-  }
-  return {.data = rows.data(),
-          .dtype = rows_dtype(rows.dtype()),
-          .tokens = static_cast<std::size_t>(rows.shape(0)),
-          .heads = static_cast<std::size_t>(rows.shape(1)),
-          .width = static_cast<std::size_t>(rows.shape(2)),
-          .token_stride = rows.strides(0),
-          .head_stride = rows.strides(1)};
 }
 
-codec::MutableRowsView mutable_view(py::array& rows) {
-  const codec::RowsView view = rows_view(rows);
-  return {.data = rows.mutable_data(),
-          .dtype = view.dtype,
-          .tokens = view.tokens,
-          .heads = view.heads,
-          .width = view.width,
-          .token_stride = view.token_stride,
-          .head_stride = view.head_stride};
-}
+template class Components<codec::RowsView>;
+template class Components<codec::MutableRowsView>;
 
 py::array tensor_array(StateView view) {
   auto pin = std::make_unique<std::shared_ptr<void>>(std::move(view.pin));

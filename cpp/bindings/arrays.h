@@ -4,8 +4,11 @@
 #include <pybind11/numpy.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
+#include "array_view.h"
 #include "kvcache/cache.h"
 #include "kvcache/codec.h"
 
@@ -13,10 +16,22 @@ namespace kvcache::bindings {
 
 using Tokens = pybind11::array_t<std::int32_t, pybind11::array::c_style>;
 
-// Views of an array that the caller keeps alive; a wrong shape or element throws StatusError.
+// A view of an array that the caller keeps alive; more than one axis throws StatusError.
 std::span<const std::int32_t> token_span(const Tokens& tokens);
-codec::RowsView rows_view(const pybind11::array& rows);
-codec::MutableRowsView mutable_view(pybind11::array& rows);
+
+// The components of one layer, [tokens, heads, width] each, borrowed from any array type without a
+// copy. Made and let go with the GIL held. View: codec::RowsView, or MutableRowsView to write to.
+// Another rank, element type or a last axis with gaps throws StatusError.
+template <typename View>
+class Components {
+ public:
+  explicit Components(const std::vector<pybind11::object>& arrays);
+  std::span<const View> views() const { return views_; }
+
+ private:
+  std::vector<std::unique_ptr<ArrayView>> borrowed_;
+  std::vector<View> views_;
+};
 
 // A writable array over a tensor; its base keeps the memory from being handed out again.
 pybind11::array tensor_array(StateView view);

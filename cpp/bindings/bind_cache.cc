@@ -20,27 +20,26 @@ using kvcache::PrefixSpace;
 using kvcache::Sequence;
 using kvcache::StatePlan;
 using kvcache::StateView;
-using kvcache::bindings::mutable_view;
-using kvcache::bindings::rows_view;
+using kvcache::bindings::Components;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
+using kvcache::codec::MutableRowsView;
+using kvcache::codec::RowsView;
 
 void write(Sequence& sequence, std::int32_t layer, std::uint64_t start,
-           const std::vector<py::array>& components) {
-  std::vector<kvcache::codec::RowsView> views;
-  for (const py::array& rows : components) views.push_back(rows_view(rows));
+           const std::vector<py::object>& components) {
+  const Components<RowsView> rows(components);
   const py::gil_scoped_release nogil;
-  unwrap(sequence.write(layer, start, views));
+  unwrap(sequence.write(layer, start, rows.views()));
 }
 
 void read(const Sequence& sequence, std::int32_t layer, std::uint64_t start,
-          std::vector<py::array> components) {
-  std::vector<kvcache::codec::MutableRowsView> views;
-  for (py::array& rows : components) views.push_back(mutable_view(rows));
+          const std::vector<py::object>& components) {
+  const Components<MutableRowsView> rows(components);
   const py::gil_scoped_release nogil;
-  unwrap(sequence.read(layer, start, views));
+  unwrap(sequence.read(layer, start, rows.views()));
 }
 
 py::array state_array(const Sequence& sequence, std::int32_t layer, const std::string& name) {

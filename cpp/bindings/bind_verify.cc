@@ -13,7 +13,7 @@ namespace {
 using kvcache::Sequence;
 using kvcache::StateView;
 using kvcache::VerifySession;
-using kvcache::bindings::rows_view;
+using kvcache::bindings::Components;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
@@ -31,11 +31,10 @@ py::array_t<std::int32_t> token_array(const VerifySession& session) {
 }
 
 void write_rows(VerifySession& session, std::int32_t layer,
-                const std::vector<py::array>& components) {
-  std::vector<kvcache::codec::RowsView> views;
-  for (const py::array& rows : components) views.push_back(rows_view(rows));
+                const std::vector<py::object>& components) {
+  const Components<kvcache::codec::RowsView> rows(components);
   const py::gil_scoped_release nogil;
-  unwrap(session.write(layer, views));
+  unwrap(session.write(layer, rows.views()));
 }
 
 py::array state_array(VerifySession& session, std::uint64_t row, std::int32_t layer,

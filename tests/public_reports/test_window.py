@@ -111,4 +111,5 @@ def test_the_rows_of_the_current_chunk_are_all_there() -> None:
     write(sequence, 13, 13)
     for length in range(14, 55):
         write(sequence, length, 1)
-        check(sequence, (length - 1) // chunk * chunk, length)
+        # What the next token of the chunk attends to.
+        check(sequence, length // chunk * chunk, length)

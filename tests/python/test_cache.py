@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from model.driver import AMPLE, SHAPES, make_driver
 
-from kvcache import Cache, CacheStats, Sequence, StatePlan
+from kvcache import Cache, CacheStats, Sequence, StateDecl, StatePlan
+from kvcache.codec import Bfloat16Array
 from kvcache.errors import (
     InvalidArgumentError,
     KVCacheError,
@@ -180,19 +181,19 @@ def test_huge_positions_and_layers_are_refused(sequence: Sequence, huge: int) ->
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (rows(2, dtype="float64"), "keys: expected float16 or float32, got float64"),
-        (rows(2, dtype="int8"), "got int8"),
-        (rows(2).astype(">f4"), "got >f4"),
-        (rows(2)[0], r"expected \[tokens, heads, width\], got the shape \(2, 4\)"),
+        (rows(2, dtype="float64"), "keys: dtype float64 is not"),
+        (rows(2, dtype="int8"), "keys: expected float32, float16 or bfloat16, got i8"),
+        (rows(2).astype(">f4"), "keys: dtype >f4 is not"),
+        (rows(2)[0], r"keys: expected \[tokens, heads, width\], got the shape \[2, 4\]"),
         (rows(2, heads=3), r"expected \[2, 2, 4\], got \[2, 3, 4\]"),
         (rows(2, width=5), r"expected \[2, 2, 4\], got \[2, 2, 5\]"),
         (rows(3), r"attention.values: expected \[3, 2, 8\], got \[2, 2, 8\]"),
-        (np.asfortranarray(rows(2)), "last axis of rows must be contiguous"),
-        (rows(2, width=8)[:, :, ::2], "last axis of rows must be contiguous"),
-        (rows(7), "."),
-        ("text", "keys: expected"),
-        (None, "keys: expected"),
-        ([[1.0], [1.0, 2.0]], "keys: not an array"),
+        (np.asfortranarray(rows(2)), "keys: the last axis must be contiguous"),
+        (rows(2, width=8)[:, :, ::2], "keys: the last axis must be contiguous"),
+        (rows(7), r"attention.values: expected \[7, 2, 8\], got \[2, 2, 8\]"),
+        ("text", "keys: str has no buffer"),
+        (None, "keys: NoneType has no buffer"),
+        ([[1.0], [1.0, 2.0]], "keys: list has no buffer"),
     ],
 )
 def test_other_rows_are_refused_and_nothing_is_written(
@@ -507,3 +508,41 @@ def test_every_error_is_of_the_package() -> None:
             with contextlib.suppress(KVCacheError):
                 call()
         sequence.close()
+
+
+def paged(layer: int, component: str, heads: int, width: int) -> StateDecl:
+    name = f"l{layer}.{component}"
+    return StateDecl(name, layer, component, "paged_kv", "main", "f16", (heads, width))
+
+
+def test_rows_come_and_go_as_bfloat16() -> None:
+    values = np.array([0.0, 1.5, -2.0, 0.15625], np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    assert ((bits.astype(np.uint32) << 16).view(np.float32) == values).all()
+    plan = StatePlan([paged(0, "attention.keys", 1, 4)], memory="1MiB", block_tokens=2)
+    with Cache(plan).open([1, 2, 3]) as sequence:
+        sequence.write(0, 0, Bfloat16Array(np.tile(bits, (3, 1, 1))))
+        sequence.advance(3)
+        keys, nothing = sequence.read(0, 0, 3, dtype="bfloat16")
+        assert nothing is None
+        assert (np.asarray(keys.bits) == bits).all()
+        assert (sequence.read(0, 0, 3)[0] == values.astype(np.float16)).all()
+
+
+def test_a_layer_with_an_indexer_takes_and_gives_three_components() -> None:
+    names = ["attention.compressed_latent", "attention.rotary_keys", "attention.indexer_keys"]
+    widths = [8, 4, 2]
+    plan = StatePlan(
+        [paged(0, name, 1, width) for name, width in zip(names, widths, strict=True)],
+        memory="1MiB",
+        block_tokens=2,
+    )
+    rng = np.random.default_rng(5)
+    given = [rng.standard_normal((3, 1, width)).astype(np.float16) for width in widths]
+    with Cache(plan).open([1, 2, 3]) as sequence:
+        with pytest.raises(InvalidArgumentError, match="keeps 3 components, got 2 arrays"):
+            sequence.write(0, 0, *given[:2])
+        sequence.write(0, 0, *given)
+        taken = sequence.read(0, 0, 3)
+        assert len(taken) == 3
+        assert all((a == b).all() for a, b in zip(given, taken, strict=True))

@@ -155,8 +155,7 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
   if (Status status = core_->state->check_read(layer, start, start + tokens); !status) {
     return status;
   }
-  core_->state->decode(layer, start, components);
-  return Status::ok();
+  return core_->state->decode(layer, start, components);
 }
 
 Result<StateView> Sequence::state(std::int32_t layer, std::string_view name) const {

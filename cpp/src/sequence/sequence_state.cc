@@ -9,14 +9,23 @@
 namespace kvcache::sequence {
 namespace {
 
-// Calls fn(first, count) for each piece of [start, stop) that lies in one block.
-template <typename Fn>
-void for_each_block(std::uint64_t start, std::uint64_t stop, std::uint64_t block, Fn&& fn) {
-  while (start < stop) {
-    const std::uint64_t count = std::min(stop, (start / block + 1) * block) - start;
-    fn(start, count);
-    start += count;
+std::vector<codec::Int8Page> int8_pages(const std::vector<std::byte*>& pages,
+                                        const PagedComponent& component) {
+  std::vector<codec::Int8Page> result;
+  for (std::byte* page : pages) {
+    result.push_back({reinterpret_cast<std::int8_t*>(page + component.rows_offset),
+                      reinterpret_cast<float*>(page + component.scales_offset)});
   }
+  return result;
+}
+
+std::vector<std::uint16_t*> f16_pages(const std::vector<std::byte*>& pages,
+                                      const PagedComponent& component) {
+  std::vector<std::uint16_t*> result;
+  for (std::byte* page : pages) {
+    result.push_back(reinterpret_cast<std::uint16_t*>(page + component.rows_offset));
+  }
+  return result;
 }
 
 }  // namespace
@@ -208,42 +217,29 @@ void SequenceState::drop_sources(std::span<const PageCopy> copies) {
   for (const PageCopy& copy : copies) pools_.pages[copy.group]->release(copy.from);
 }
 
-std::byte* SequenceState::rows_at(const PagedRef& ref, std::uint64_t position) const {
+std::vector<std::byte*> SequenceState::page_addresses(std::size_t group, std::uint64_t start,
+                                                      std::uint64_t stop) const {
   const std::uint64_t block = plan_->block_tokens();
-  const ItemId page = tables_[ref.group].pages()[position / block];
-  return pools_.pages[ref.group]->data(page) + ref.component->rows_offset +
-         position % block * ref.component->heads * ref.component->width *
-             dtype_bytes(ref.component->dtype);
-}
-
-float* SequenceState::scales_at(const PagedRef& ref, std::uint64_t position) const {
-  const std::uint64_t block = plan_->block_tokens();
-  const ItemId page = tables_[ref.group].pages()[position / block];
-  return reinterpret_cast<float*>(pools_.pages[ref.group]->data(page) +
-                                  ref.component->scales_offset) +
-         position % block * ref.component->heads;
+  std::vector<std::byte*> addresses;
+  for (std::uint64_t b = start / block; b < ceil_div(stop, block); ++b) {
+    addresses.push_back(pools_.pages[group]->data(tables_[group].pages()[b]));
+  }
+  return addresses;
 }
 
 Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
                              std::span<const codec::RowsView> components) {
   const std::vector<PagedRef>& refs = **layers_->paged(layer);
   const std::uint64_t stop = start + components[0].tokens;
+  if (start == stop) return Status::ok();
+  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
   Status status;
   for (std::size_t i = 0; i < refs.size() && status.is_ok(); ++i) {
-    for_each_block(start, stop, plan_->block_tokens(), [&](std::uint64_t at, std::uint64_t count) {
-      if (!status.is_ok()) return;
-      codec::RowsView piece = components[i];
-      piece.data = static_cast<const std::byte*>(piece.data) +
-                   static_cast<std::ptrdiff_t>(at - start) * piece.token_stride;
-      piece.tokens = count;
-      std::byte* rows = rows_at(refs[i], at);
-      if (refs[i].component->dtype == DType::kI8) {
-        status =
-            codec::encode_int8(piece, reinterpret_cast<std::int8_t*>(rows), scales_at(refs[i], at));
-      } else {
-        codec::encode_f16(piece, reinterpret_cast<std::uint16_t*>(rows));
-      }
-    });
+    const PagedComponent& component = *refs[i].component;
+    const auto pages = page_addresses(refs[i].group, start, stop);
+    status = component.dtype == DType::kI8
+                 ? codec::scatter_int8(components[i], int8_pages(pages, component), where)
+                 : codec::scatter_f16(components[i], f16_pages(pages, component), where);
   }
   std::uint64_t& frontier = written_[layers_->paged_index(layer)];
   // Rows that were there before may be half overwritten: they must be written again.
@@ -306,25 +302,29 @@ Status SequenceState::check_read(std::int32_t layer, std::uint64_t start,
   return Status::ok();
 }
 
-void SequenceState::decode(std::int32_t layer, std::uint64_t start,
-                           std::span<const codec::MutableRowsView> components) const {
+Status SequenceState::decode(std::int32_t layer, std::uint64_t start,
+                             std::span<const codec::MutableRowsView> components) const {
   const std::vector<PagedRef>& refs = **layers_->paged(layer);
+  const std::uint64_t stop = start + components[0].tokens;
+  if (start == stop) return Status::ok();
+  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
   for (std::size_t i = 0; i < refs.size(); ++i) {
-    const std::uint64_t stop = start + components[i].tokens;
-    for_each_block(start, stop, plan_->block_tokens(), [&](std::uint64_t at, std::uint64_t count) {
-      codec::MutableRowsView piece = components[i];
-      piece.data = static_cast<std::byte*>(piece.data) +
-                   static_cast<std::ptrdiff_t>(at - start) * piece.token_stride;
-      piece.tokens = count;
-      const std::byte* rows = rows_at(refs[i], at);
-      if (refs[i].component->dtype == DType::kI8) {
-        codec::decode_int8(reinterpret_cast<const std::int8_t*>(rows), scales_at(refs[i], at),
-                           piece);
-      } else {
-        codec::decode_f16(reinterpret_cast<const std::uint16_t*>(rows), piece);
-      }
-    });
+    const PagedComponent& component = *refs[i].component;
+    const auto addresses = page_addresses(refs[i].group, start, stop);
+    Status status;
+    if (component.dtype == DType::kI8) {
+      const auto pages = int8_pages(addresses, component);
+      std::vector<codec::ConstInt8Page> source;
+      for (const codec::Int8Page& page : pages) source.push_back({page.codes, page.scales});
+      status = codec::gather_int8(source, where, components[i]);
+    } else {
+      const auto pages = f16_pages(addresses, component);
+      const std::vector<const std::uint16_t*> source(pages.begin(), pages.end());
+      status = codec::gather_f16(source, where, components[i]);
+    }
+    if (!status.is_ok()) return status;
   }
+  return Status::ok();
 }
 
 std::byte* SequenceState::slot_bytes() const {

@@ -73,8 +73,8 @@ class SequenceState {
 
   // ---- Reading (own) ----
   Status check_read(std::int32_t layer, std::uint64_t start, std::uint64_t stop) const;
-  void decode(std::int32_t layer, std::uint64_t start,
-              std::span<const codec::MutableRowsView> components) const;
+  Status decode(std::int32_t layer, std::uint64_t start,
+                std::span<const codec::MutableRowsView> components) const;
   std::byte* slot_bytes() const;
 
   // ---- Snapshots and rewinding ----
@@ -92,8 +92,8 @@ class SequenceState {
   // Lengths of the tables, to take back what a call has added before it failed.
   std::vector<std::size_t> block_counts() const;
   void cut_blocks(const std::vector<std::size_t>& counts);
-  std::byte* rows_at(const PagedRef& ref, std::uint64_t position) const;
-  float* scales_at(const PagedRef& ref, std::uint64_t position) const;
+  std::vector<std::byte*> page_addresses(std::size_t group, std::uint64_t start,
+                                         std::uint64_t stop) const;
   std::uint64_t window_start(const Group& group, std::uint64_t end) const;
 
   const StatePlan* plan_;
