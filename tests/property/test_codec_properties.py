@@ -13,14 +13,13 @@ from support import int8_oracle as oracle
 from kvcache import codec
 
 Array = np.ndarray[Any, Any]
-finite_f16 = st.integers(0, 0x7BFF).flatmap(lambda m: st.sampled_from([m, m | 0x8000]))
 
 
 @st.composite
 def rows(draw: st.DrawFn) -> Array:
     shape = draw(npst.array_shapes(min_dims=1, max_dims=4, max_side=6))
     shape = (*shape[:-1], draw(st.integers(1, 140)))
-    bits = draw(npst.arrays(np.uint16, shape, elements=finite_f16))
+    bits = draw(npst.arrays(np.uint16, shape))
     limit = draw(st.integers(1, 0x7BFF))  # rows of every size, and not only of huge elements
     return ((bits & 0x8000) | (bits & 0x7FFF) % (limit + 1)).astype(np.uint16).view(np.float16)
 
