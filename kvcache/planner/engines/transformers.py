@@ -36,7 +36,7 @@ __all__ = ["declarations", "report"]
 def declarations(model: Model, deployment: Deployment) -> list[StateDecl]:
     """What transformers keeps of a model."""
     return with_state(
-        declare_model(model, deployment.format),
+        declare_model(model, deployment.format, state_dtype=DType.BF16),
         recurrent_dtype=deployment.state_dtype,
         convolution_dtype=DType.BF16,
         more_taps=1,

@@ -124,11 +124,11 @@ def declarations(model: Model, deployment: Deployment) -> list[StateDecl]:
     """What vLLM keeps of a model."""
     drafts = deployment.drafts > 0
     stored = deployment.format
-    decls = declare_model(model, stored, drafts=drafts)
+    decls = declare_model(model, stored, state_dtype=DType.BF16, drafts=drafts)
     if any(decl.component == "attention.indexer_keys" for decl in decls):
         # The sparse kernels read their own record, and fp8 index keys whatever the format.
         stored = parse_format("fp8_ds_mla") if stored.name == "fp8" else stored.with_fp8_index()
-        decls = declare_model(model, stored, drafts=drafts)
+        decls = declare_model(model, stored, state_dtype=DType.BF16, drafts=drafts)
     return with_state(
         decls,
         recurrent_dtype=deployment.state_dtype,
