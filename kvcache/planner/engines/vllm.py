@@ -154,17 +154,16 @@ def page_layout(decls: Sequence[StateDecl], deployment: Deployment) -> PageLayou
         raise UnsupportedError("vllm: the model keeps no state")
     block = _block_tokens(paged, state, deployment)
     if not state and len({window for window, _ in types}) == 1:
-        return _one_group(paged, block)
+        return _one_group(paged, next(window for window, _ in types), block)
     page = max((block * token for _, token in types), default=0)
     if state:
         page = max(page, *(slot_bytes(layer, 1) for layer in state))
     return _grouped(types, len(state), block, page)
 
 
-def _one_group(paged: list[list[StateDecl]], block: int) -> PageLayout:
+def _one_group(paged: list[list[StateDecl]], window: int, block: int) -> PageLayout:
     """Layers of one type: a block holds a page of each, whatever their widths."""
     size = sum(pool_bytes(layer, block) for layer in paged)
-    window = paged[0][0].window
     name = f"window {window}" if window else "full"
     return PageLayout(block, size, size, 1, (LayerType(name, window, len(paged), block, 1),))
 
