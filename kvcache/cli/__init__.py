@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kvcache.cli import replay, schema
+from kvcache.cli import plan, replay, schema
 from kvcache.errors import KVCacheError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (replay, schema)
+_COMMANDS = (plan, replay, schema)
 
 
 class _Parser(argparse.ArgumentParser):
