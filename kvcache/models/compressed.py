@@ -86,7 +86,9 @@ def deepseek_v4_decoder(f: Fields) -> Decoder:
     heads, width = f.count("num_key_value_heads"), f.count("head_dim")
     if f.tp > 1:
         f.note("num_key_value_heads", f"keys are replicated on all {f.tp} tensor-parallel ranks")
-    policies = [_layer(f, window, heads, width, ratio) for ratio in _ratios(f, layers, drafts)]
+    ratios = _ratios(f, layers, drafts)
+    kinds = {ratio: _layer(f, window, heads, width, ratio) for ratio in sorted(set(ratios))}
+    policies = [kinds[ratio] for ratio in ratios]
     return Decoder(
         layers=policies[:layers],
         hidden_size=hidden_size(f),
