@@ -546,3 +546,20 @@ def test_a_layer_with_an_indexer_takes_and_gives_three_components() -> None:
         taken = sequence.read(0, 0, 3)
         assert len(taken) == 3
         assert all((a == b).all() for a, b in zip(given, taken, strict=True))
+
+
+def test_a_sequence_that_publishes_all_along_needs_no_more_than_its_window() -> None:
+    shape = dataclasses.replace(paged(0, "attention.keys", 2, 4), window=6)
+    cache = Cache(StatePlan([shape], memory="1MiB", block_tokens=4), capacity_blocks=9)
+    other = cache.open([9] * 12)
+    with cache.open([1]) as sequence:
+        for position in range(200):
+            if position > 0:
+                sequence.extend([position])
+            sequence.write(0, position, rows(1))
+            sequence.advance(1)
+            sequence.publish()
+        assert (sequence.read(0, 195, 200)[0] == rows(1)).all()
+    other.close()
+    cache.clear()
+    assert cache.stats().pages == 0

@@ -402,8 +402,30 @@ bool RadixIndex::evict_one() {
     evicted = true;
     break;
   }
-  for (const evict::Candidate& candidate : in_use) policy_->insert(candidate);
+  for (const evict::Candidate& candidate : in_use) {
+    policy_->insert(candidate);
+    evicted = evicted ||
+              (candidate.kind == evict::CandidateKind::kRunTail && release_windows(candidate.id));
+  }
   return evicted;
+}
+
+// Above a tail that a sequence holds lie pages its window has passed. Only the index holds those:
+// they go when nothing else can, and leave holes.
+bool RadixIndex::release_windows(NodeId leaf) {
+  bool released = false;
+  for (NodeId id = leaf; !nodes_[id].is_root(); id = nodes_[id].parent) {
+    for (std::size_t group = 0; group < pools_.pages.size(); ++group) {
+      if (plan_.groups()[group].window == 0) continue;
+      for (ItemId& page : nodes_[id].pages[group]) {
+        if (page == kNoItem || pools_.pages[group]->in_use(page)) continue;
+        pools_.pages[group]->release_indexed(page);
+        page = kNoItem;
+        released = true;
+      }
+    }
+  }
+  return released;
 }
 
 void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {

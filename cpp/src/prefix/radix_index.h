@@ -135,6 +135,7 @@ class RadixIndex {
   void drop_last_block(NodeId id);
   void detach(NodeId id);
   bool tail_in_use(NodeId id) const;
+  bool release_windows(NodeId leaf);
   void touch(NodeId id);
   void touch_snapshot(std::uint32_t index);
   bool is_candidate(const Node& node) const { return node.children == 0 && !node.is_root(); }
