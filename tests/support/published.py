@@ -56,6 +56,7 @@ class Figure:
     def __init__(self, record: dict[str, Any]) -> None:
         self.settings: dict[str, Any] = record.get("settings") or {}
         self.name: str = record["model"]
+        self.record_kind: str = record["kind"]
         self.engine: str = str(self.settings.get("engine", "")).lower()
         self.raw = configuration(record)
         self.tp = int(self.settings.get("tp", 1))
@@ -144,7 +145,9 @@ class Figure:
             decls = [decl for decl in decls if not decl.window]
         elif "SWA" in part:
             decls = [decl for decl in decls if decl.window]
-        if "KAITO" in str(self.settings.get("engine")) or self.settings.get("indexer") is False:
+        # Planners of plain latents leave the index out; llama.cpp prints it as a buffer of its own.
+        apart = "kaito" in self.engine or self.is_llama
+        if not self.settings.get("indexer", not apart):
             decls = [decl for decl in decls if decl.component != "attention.indexer_keys"]
         return decls
 
@@ -187,7 +190,10 @@ class Figure:
 
     def per_token(self) -> float:
         """Bytes that one more position adds while no window is full."""
-        return sum(pool_bytes([d], d.record_tokens) / d.record_tokens for d in self.growing())
+        decls = self.growing()
+        total = sum(pool_bytes([d], d.record_tokens) / d.record_tokens for d in decls)
+        one_layer = self.record_kind == "per_token" and "layer" in str(self.settings.get("per"))
+        return total / len({decl.layer for decl in decls}) if one_layer and decls else total
 
     def per_layer(self) -> float:
         """The same, of one layer; of fixed state where nothing grows."""
