@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.published import configs, predict, public_models
+from support.published import configs, corpus, predict, public_models
 
 from kvcache.models import from_config
 from kvcache.planner import parse_format
 from kvcache.planner.engines import Deployment, vllm
 
-_DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "ground_truth.json"
-RECORDS_FILE = Path(os.environ.get("KVCACHE_GROUND_TRUTH", _DEFAULT))
+RECORDS_FILE = Path(os.environ.get("KVCACHE_GROUND_TRUTH", corpus() / "ground_truth.json"))
 HIDDEN = ("published_value", "expected", "match", "notes")
 GIB = 2**30
 

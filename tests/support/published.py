@@ -33,10 +33,15 @@ _LLAMA = ("llama", "llama.cpp", "llama-server", "lmstudio", "ollama")
 _GPU_GIB = {"A100-40": 39.49, "A100-80": 79.25, "H100": 79.11, "RTX4090": 23.52, "RTX5090": 31.36}
 
 
+def corpus() -> Path:
+    """The folder of configurations and published figures."""
+    default = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+    return Path(os.environ.get("KVCACHE_CORPUS", default))
+
+
 def configs() -> Path:
     """The folder of configurations."""
-    default = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "configs"
-    return Path(os.environ.get("KVCACHE_CONFIGS", default))
+    return Path(os.environ.get("KVCACHE_CONFIGS", corpus() / "configs"))
 
 
 def predict(record: dict[str, Any]) -> float:
