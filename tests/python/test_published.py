@@ -218,6 +218,16 @@ def test_a_convolution_may_be_kept_in_less_than_the_recurrence() -> None:
     assert mixed == 44 * (24 * 128 * 256 * 4 + 3 * (3072 + 2 * 256) * 2)
 
 
+def test_some_engines_keep_every_tap_of_a_convolution() -> None:
+    fewer = ask("Qwen3.5-9B", "state", engine="llama.cpp", dtype="f32")
+    assert ask("Qwen3.5-9B", "state", engine="Marconi", dtype="f32") == fewer + 24 * 8192 * 4
+
+
+def test_latents_are_one_buffer_in_sglang() -> None:
+    one = ask("DeepSeek-V3", "total", "GiB", engine="SGLang", kv="bf16", tokens=1_000_000, tp=8)
+    assert one == pytest.approx(round(61 * 576 * 2 * 1_000_001 / GIB, 2))
+
+
 def test_blocks_of_a_log_are_tokens() -> None:
     assert ask("Qwen3-8B", "capacity", "tokens", available="2588 blocks x 16") == 41_408
 

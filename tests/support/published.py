@@ -30,6 +30,7 @@ _UNITS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
 _LLAMA = ("llama", "llama.cpp", "llama-server", "lmstudio", "ollama")
+_ALL_TAPS = ("openvino", "marconi", "transformers")  # keep `kernel` taps, not one less
 _GPU_GIB = {"A100-40": 39.49, "A100-80": 79.25, "H100": 79.11, "RTX4090": 23.52, "RTX5090": 31.36}
 
 
@@ -178,6 +179,8 @@ class Figure:
         decls = recurrent(declare_model(self.model, parse_format("f16"), drafts=False))
         if self.engine == "imp":  # stores all taps of a convolution, and states in 16 bits
             convolution, recurrence, taps = DType.F32, DType.BF16, 1
+        elif any(name in self.engine for name in _ALL_TAPS):
+            taps = 1
         if "conv_window" in self.settings:
             kept = next(d.shape[0] for d in decls if d.verify is VerifyRule.CONV_STEPS)
             taps = int(self.settings["conv_window"]) - kept
@@ -231,7 +234,8 @@ class Figure:
         if "sglang" in self.engine:
             # Keys and values are two buffers, each printed with two digits.
             report = engine_report("sglang", self.model, self.deployment(sequences=1))
-            return sum(round(part.bytes / GIB, 2) for part in report.allocations[:2]) * GIB
+            rows = [part.bytes for part in report.allocations if part.unit == "rows"]
+            return sum(round(size / GIB, 2) for size in rows) * GIB
         if "swa_rows" in self.settings or "n_ctx" in self.settings or self.is_llama:
             return self._cells(decls)
         deployment = self.deployment()
