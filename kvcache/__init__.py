@@ -135,7 +135,7 @@ _EXPORTS |= dict.fromkeys(
 _EXPORTS |= dict.fromkeys(["Cache", "CacheStats", "Explanation", "Sequence"], "cache")
 _EXPORTS |= {"StatePlan": "plan"}
 _EXPORTS |= {"VerifySession": "speculate"}
-_MODULES = ["codec", "errors", "models"]
+_MODULES = ["codec", "errors", "models", "planner"]
 
 __all__ = sorted([*_EXPORTS, *_MODULES])
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvcache.models import Model
-    from kvcache.planner import ModelPlan
+    from kvcache.planner import Fit, ModelPlan
     from kvcache.planner.engines import EngineReport
     from kvcache.state import StateDecl
 
@@ -89,7 +89,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             reports.append(_report(args, path, model, memory))
             stored = parse_format(_format(args, model))
-            decls = declare_model(model, stored, drafts=args.drafts > 0)
+            decls = declare_model(
+                model,
+                stored,
+                state_dtype=args.state_dtype or DType.F32,
+                drafts=args.drafts > 0,
+            )
             declared[_unique(path.stem, declared)] = decls
         except KVCacheError as error:
             raise type(error)(f"{path}: {error}") from error
@@ -218,20 +223,18 @@ def _print_plan(console: Console, plan: ModelPlan) -> None:
         f"growth: {line.fixed_bytes:,} B + {_number(line.token_bytes)} B a position{since}"
     )
     if plan.fit is not None:
-        console.print(_fit_line(plan))
+        console.print(_fit_line(plan.fit, plan.tokens))
     console.print(_terms(plan))
     for note in plan.notes:
         console.print(f"note: {note}", markup=False)
 
 
-def _fit_line(plan: ModelPlan) -> str:
-    fit = plan.fit
-    assert fit is not None
+def _fit_line(fit: Fit, length: int) -> str:
     tokens = "no" if fit.tokens is None else _bounded(fit.tokens)
     sequences = "no" if fit.sequences is None else _bounded(fit.sequences)
     return (
         f"{format_bytes(fit.memory_bytes)} hold {tokens} positions of one sequence, or "
-        f"{sequences} sequences of {plan.tokens:,}"
+        f"{sequences} sequences of {length:,}"
     )
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.published import configs, predict, public_models
+from support.published import configs, corpus, predict, public_models
 
 from kvcache.models import from_config
 from kvcache.planner import parse_format
 from kvcache.planner.engines import Deployment, vllm
 
-_DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "ground_truth.json"
-RECORDS_FILE = Path(os.environ.get("KVCACHE_GROUND_TRUTH", _DEFAULT))
+RECORDS_FILE = Path(os.environ.get("KVCACHE_GROUND_TRUTH", corpus() / "ground_truth.json"))
 HIDDEN = ("published_value", "expected", "match", "notes")
 GIB = 2**30
 
@@ -217,6 +216,16 @@ def test_rollback_multiplies_recurrent_state() -> None:
 def test_a_convolution_may_be_kept_in_less_than_the_recurrence() -> None:
     mixed = ask("Falcon-H1-7B", "state", dtype="bf16 conv + f32 ssm")
     assert mixed == 44 * (24 * 128 * 256 * 4 + 3 * (3072 + 2 * 256) * 2)
+
+
+def test_some_engines_keep_every_tap_of_a_convolution() -> None:
+    fewer = ask("Qwen3.5-9B", "state", engine="llama.cpp", dtype="f32")
+    assert ask("Qwen3.5-9B", "state", engine="Marconi", dtype="f32") == fewer + 24 * 8192 * 4
+
+
+def test_latents_are_one_buffer_in_sglang() -> None:
+    one = ask("DeepSeek-V3", "total", "GiB", engine="SGLang", kv="bf16", tokens=1_000_000, tp=8)
+    assert one == pytest.approx(round(61 * 576 * 2 * 1_000_001 / GIB, 2))
 
 
 def test_blocks_of_a_log_are_tokens() -> None:

@@ -30,13 +30,19 @@ _UNITS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
 _LLAMA = ("llama", "llama.cpp", "llama-server", "lmstudio", "ollama")
+_ALL_TAPS = ("openvino", "marconi", "transformers")  # keep `kernel` taps, not one less
 _GPU_GIB = {"A100-40": 39.49, "A100-80": 79.25, "H100": 79.11, "RTX4090": 23.52, "RTX5090": 31.36}
+
+
+def corpus() -> Path:
+    """The folder of configurations and published figures."""
+    default = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+    return Path(os.environ.get("KVCACHE_CORPUS", default))
 
 
 def configs() -> Path:
     """The folder of configurations."""
-    default = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "configs"
-    return Path(os.environ.get("KVCACHE_CONFIGS", default))
+    return Path(os.environ.get("KVCACHE_CONFIGS", corpus() / "configs"))
 
 
 def predict(record: dict[str, Any]) -> float:
@@ -56,6 +62,7 @@ class Figure:
     def __init__(self, record: dict[str, Any]) -> None:
         self.settings: dict[str, Any] = record.get("settings") or {}
         self.name: str = record["model"]
+        self.record_kind: str = record["kind"]
         self.engine: str = str(self.settings.get("engine", "")).lower()
         self.raw = configuration(record)
         self.tp = int(self.settings.get("tp", 1))
@@ -144,7 +151,9 @@ class Figure:
             decls = [decl for decl in decls if not decl.window]
         elif "SWA" in part:
             decls = [decl for decl in decls if decl.window]
-        if "KAITO" in str(self.settings.get("engine")) or self.settings.get("indexer") is False:
+        # Planners of plain latents leave the index out; llama.cpp prints it as a buffer of its own.
+        apart = "kaito" in self.engine or self.is_llama
+        if not self.settings.get("indexer", not apart):
             decls = [decl for decl in decls if decl.component != "attention.indexer_keys"]
         return decls
 
@@ -170,6 +179,8 @@ class Figure:
         decls = recurrent(declare_model(self.model, parse_format("f16"), drafts=False))
         if self.engine == "imp":  # stores all taps of a convolution, and states in 16 bits
             convolution, recurrence, taps = DType.F32, DType.BF16, 1
+        elif any(name in self.engine for name in _ALL_TAPS):
+            taps = 1
         if "conv_window" in self.settings:
             kept = next(d.shape[0] for d in decls if d.verify is VerifyRule.CONV_STEPS)
             taps = int(self.settings["conv_window"]) - kept
@@ -187,7 +198,10 @@ class Figure:
 
     def per_token(self) -> float:
         """Bytes that one more position adds while no window is full."""
-        return sum(pool_bytes([d], d.record_tokens) / d.record_tokens for d in self.growing())
+        decls = self.growing()
+        total = sum(pool_bytes([d], d.record_tokens) / d.record_tokens for d in decls)
+        one_layer = self.record_kind == "per_token" and "layer" in str(self.settings.get("per"))
+        return total / len({decl.layer for decl in decls}) if one_layer and decls else total
 
     def per_layer(self) -> float:
         """The same, of one layer; of fixed state where nothing grows."""
@@ -220,7 +234,8 @@ class Figure:
         if "sglang" in self.engine:
             # Keys and values are two buffers, each printed with two digits.
             report = engine_report("sglang", self.model, self.deployment(sequences=1))
-            return sum(round(part.bytes / GIB, 2) for part in report.allocations[:2]) * GIB
+            rows = [part.bytes for part in report.allocations if part.unit == "rows"]
+            return sum(round(size / GIB, 2) for size in rows) * GIB
         if "swa_rows" in self.settings or "n_ctx" in self.settings or self.is_llama:
             return self._cells(decls)
         deployment = self.deployment()

@@ -20,6 +20,8 @@ __all__ = [
     "Deployment",
     "EngineReport",
     "attention",
+    "by_window",
+    "layer_count",
     "pool_bytes",
     "recurrent",
     "round_up",
@@ -126,6 +128,14 @@ def attention(decls: Iterable[StateDecl]) -> list[StateDecl]:
     return [decl for decl in decls if decl.kind is StateKind.PAGED_KV]
 
 
+def by_window(decls: Iterable[StateDecl]) -> list[tuple[int, list[StateDecl]]]:
+    """The declarations that grow, by window, those without one first."""
+    found: dict[int, list[StateDecl]] = {}
+    for decl in attention(decls):
+        found.setdefault(decl.window, []).append(decl)
+    return sorted(found.items())
+
+
 def recurrent(decls: Iterable[StateDecl]) -> list[StateDecl]:
     """The declarations of fixed size."""
     return [decl for decl in decls if decl.kind is StateKind.RECURRENT]
@@ -134,17 +144,29 @@ def recurrent(decls: Iterable[StateDecl]) -> list[StateDecl]:
 def pool_bytes(decls: Sequence[StateDecl], cells: int, *, pools: int = 1) -> int:
     """Bytes of ``pools`` buffers of ``cells`` positions of every paged declaration."""
     total = 0
-    for decl in attention(decls):
-        whole = round_up(cells, decl.record_tokens)
-        terms = state_terms([decl], StateInputs(slots=0, kv=BlockPool(pools, whole)))
-        drafts = state_terms([decl], StateInputs(slots=0, draft_kv=BlockPool(pools, whole)))
-        total += sum(term.bytes for term in (*terms, *drafts))
+    for decl, count in _alike(attention(decls)):
+        pool = BlockPool(pools, round_up(cells, decl.record_tokens))
+        terms = state_terms([decl], StateInputs(slots=0, kv=pool, draft_kv=pool))
+        total += sum(term.bytes for term in terms) * count
     return total
 
 
 def slot_bytes(decls: Sequence[StateDecl], slots: int) -> int:
     """Bytes of ``slots`` copies of every fixed-size declaration."""
-    return sum(term.bytes for term in state_terms(recurrent(decls), StateInputs(slots=slots)))
+    return sum(
+        sum(term.bytes for term in state_terms([decl], StateInputs(slots=slots))) * count
+        for decl, count in _alike(recurrent(decls))
+    )
+
+
+def _alike(decls: Iterable[StateDecl]) -> list[tuple[StateDecl, int]]:
+    """One declaration of each size, and how many there are; layers repeat a few of them."""
+    found: dict[tuple[object, ...], tuple[StateDecl, int]] = {}
+    for decl in decls:
+        key = (decl.dtype, decl.shape, decl.row_scale_bytes, decl.record_tokens)
+        first, count = found.get(key, (decl, 0))
+        found[key] = (first, count + 1)
+    return list(found.values())
 
 
 def with_state(

@@ -23,6 +23,7 @@ from kvcache.planner.engines.base import (
     Deployment,
     EngineReport,
     attention,
+    by_window,
     layer_count,
     pool_bytes,
     recurrent,
@@ -82,8 +83,7 @@ def report(model: Model, deployment: Deployment) -> EngineReport:
     decls = declarations(model, deployment)
     cells, pools = context_cells(deployment), streams(deployment)
     found = []
-    for window in sorted({decl.window for decl in attention(decls)}):
-        part = [decl for decl in attention(decls) if decl.window == window]
+    for window, part in by_window(decls):
         windowed = window and not deployment.full_windows
         size = window_cells(window, deployment, cells) if windowed else cells
         found.append(
@@ -131,10 +131,10 @@ def _capacity(decls: list[StateDecl], deployment: Deployment) -> int | None:
         one = replace(deployment, tokens=pads * PAD)
         cells = context_cells(one)
         used = fixed
-        for decl in attention(decls):
-            windowed = decl.window and not one.full_windows
-            size = window_cells(decl.window, one, cells) if windowed else cells
-            used += pool_bytes([decl], size, pools=streams(one))
+        for window, part in by_window(decls):
+            windowed = window and not one.full_windows
+            size = window_cells(window, one, cells) if windowed else cells
+            used += pool_bytes(part, size, pools=streams(one))
         return used <= memory
 
     most = largest_fitting(1, 2**24, fits)

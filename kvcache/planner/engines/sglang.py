@@ -19,6 +19,7 @@ from kvcache.planner.engines.base import (
     Deployment,
     EngineReport,
     attention,
+    by_window,
     layer_count,
     pool_bytes,
     recurrent,
@@ -50,8 +51,7 @@ def report(model: Model, deployment: Deployment) -> EngineReport:
     page = deployment.block_tokens or 1
     rows = round_up(deployment.tokens, page) * deployment.sequences
     found = []
-    for window in sorted({decl.window for decl in attention(decls)}):
-        part = [decl for decl in attention(decls) if decl.window == window]
+    for window, part in by_window(decls):
         size = rows if not window or deployment.full_windows else _window_rows(decls, rows, page)
         for name, members in _buffers(part):
             label = f"{name}, window {window}" if window else name
@@ -126,10 +126,10 @@ def _capacity(decls: list[StateDecl], deployment: Deployment, page: int) -> int 
 
     def fits(pages: int) -> bool:
         used = 0
-        for decl in attention(decls):
-            windowed = decl.window and not deployment.full_windows
+        for window, part in by_window(decls):
+            windowed = window and not deployment.full_windows
             rows = _window_rows(decls, pages * page, page) if windowed else pages * page
-            used += pool_bytes([decl], rows)
+            used += pool_bytes(part, rows)
         return used <= free
 
     most = largest_fitting(1, 2**40 // page, fits) if free > 0 else None

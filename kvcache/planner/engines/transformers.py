@@ -18,6 +18,7 @@ from kvcache.planner.engines.base import (
     Deployment,
     EngineReport,
     attention,
+    by_window,
     layer_count,
     pool_bytes,
     recurrent,
@@ -54,8 +55,7 @@ def report(model: Model, deployment: Deployment) -> EngineReport:
     """The tensors of a batch whose longest sequence has ``tokens`` positions."""
     decls = declarations(model, deployment)
     found = []
-    for window in sorted({decl.window for decl in attention(decls)}):
-        part = [decl for decl in attention(decls) if decl.window == window]
+    for window, part in by_window(decls):
         size = kept(window, deployment)
         found.append(
             Allocation(
@@ -97,8 +97,8 @@ def _capacity(decls: list[StateDecl], deployment: Deployment) -> int | None:
     def fits(tokens: int) -> bool:
         one = replace(deployment, tokens=tokens)
         sizes = (
-            pool_bytes([decl], kept(decl.window, one), pools=one.sequences)
-            for decl in attention(decls)
+            pool_bytes(part, kept(window, one), pools=one.sequences)
+            for window, part in by_window(decls)
         )
         return fixed + sum(sizes) <= memory
 
