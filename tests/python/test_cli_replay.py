@@ -151,7 +151,7 @@ def test_a_command_without_a_subcommand_prints_help(capsys):
 
 def test_the_module_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "kvcache", "replay", "--requests", "3", "--json"],
+        [sys.executable, "-P", "-m", "kvcache", "replay", "--requests", "3", "--json"],
         capture_output=True,
         text=True,
         env=os.environ | {"TERM": "dumb"},
