@@ -363,6 +363,12 @@ def test_a_description_that_does_not_hold_together_is_refused(x: Any, message: s
         codec.encode(x)
 
 
+@pytest.mark.parametrize("dtype", [[], {}, np.zeros(2), None, "float64"], ids=repr)
+def test_an_unknown_dtype_is_refused(dtype: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="dtype must be one of"):
+        codec.decode(i8(2, 4), f32(2), dtype=dtype)
+
+
 def test_a_refused_call_writes_nothing() -> None:
     codes, scales = i8(2, 4), f32(3)
     with pytest.raises(kvcache.InvalidArgumentError):

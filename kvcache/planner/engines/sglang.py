@@ -40,9 +40,7 @@ WINDOW_RATIO = (4, 5)  # rows of windowed layers for rows of full ones
 def declarations(model: Model, deployment: Deployment) -> list[StateDecl]:
     """What SGLang keeps of a model."""
     stored = deployment.format.with_fp8_index()
-    decls = declare_model(
-        model, stored, state_dtype=DType.BF16, drafts=deployment.drafts > 0
-    )
+    decls = declare_model(model, stored, state_dtype=DType.BF16, drafts=deployment.drafts > 0)
     return with_state(decls, recurrent_dtype=deployment.state_dtype, convolution_dtype=DType.BF16)
 
 
