@@ -54,6 +54,7 @@ def as_count(value: Any, name: str) -> int:
 def as_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name}: expected text, got {value!r}")
+    as_bytes(value, name)  # a lone surrogate is no text that C++ can take
     return value
 
 

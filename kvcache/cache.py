@@ -18,6 +18,7 @@ from kvcache._arguments import (
     as_tokens,
 )
 from kvcache.errors import InvalidArgumentError
+from kvcache.plan import StatePlan
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from kvcache.plan import StatePlan
 
 __all__ = ["Cache", "CacheStats", "Explanation", "Sequence"]
 
@@ -327,6 +327,8 @@ class Cache:
         backing: bool = True,
         capacity_blocks: int = 0,
     ) -> None:
+        if not isinstance(plan, StatePlan):
+            raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
         self.plan = plan
         self._core = _core.Cache(
             plan.core,

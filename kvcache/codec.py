@@ -114,7 +114,7 @@ def decode(
     Raises:
         InvalidArgumentError: wrong dtype, shape, strides or device, or arrays that overlap.
     """
-    if dtype not in _SHORT_NAMES:
+    if not isinstance(dtype, str) or dtype not in _SHORT_NAMES:
         raise InvalidArgumentError(f"dtype must be one of {', '.join(_SHORT_NAMES)}, is {dtype!r}")
     result = out
     if out is None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from kvcache import _core
+from kvcache._arguments import as_count
 from kvcache.errors import InvalidArgumentError
 from kvcache.state import DType, StateDecl, declare
 from kvcache.storage import KvCacheDtype, KvStorageFormat
@@ -79,7 +80,7 @@ class StatePlan:
         block_tokens: int = 16,
         sequences: int = 64,
     ) -> None:
-        self.declarations = tuple(declarations)
+        self.declarations = _declarations(declarations)
         self.memory_bytes = parse_bytes(memory)
         self.block_tokens = _positive(block_tokens, "block_tokens")
         self.sequences = _positive(sequences, "sequences")
@@ -172,7 +173,7 @@ class StatePlan:
 
     def paged_components(self, layer: int) -> tuple[PagedComponent, ...]:
         """Components of one layer that grow by the position, in declared order; empty for none."""
-        return self._by_layer.get(layer, ())
+        return self._by_layer.get(as_count(layer, "layer"), ())
 
     @property
     def slot_bytes(self) -> int:
@@ -220,6 +221,21 @@ def storage_format(name: str | KvStorageFormat) -> KvStorageFormat:
     if dtype is None:
         raise InvalidArgumentError(f"format: expected 'f16' or 'int8', got {name!r}")
     return dtype.storage_format()
+
+
+def _declarations(given: Iterable[StateDecl]) -> tuple[StateDecl, ...]:
+    try:
+        declarations = tuple(given)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"declarations: expected a list of StateDecl, got {type(given).__name__}"
+        ) from None
+    for index, decl in enumerate(declarations):
+        if not isinstance(decl, StateDecl):
+            raise InvalidArgumentError(
+                f"declarations[{index}]: expected a StateDecl, got {type(decl).__name__}"
+            )
+    return declarations
 
 
 def _count(value: int, name: str) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvcache._arguments import as_count, as_layer
+from kvcache._arguments import as_count, as_layer, as_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -88,7 +88,7 @@ class VerifySession:
             InvalidArgumentError: no such row, or the session has ended.
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        return self._core.state(as_count(row, "row"), as_layer(layer), name)
+        return self._core.state(as_count(row, "row"), as_layer(layer), as_text(name, "name"))
 
     def commit(self, accepted: int) -> int:
         """Keep the first ``accepted`` rows: positions, tokens, and the state after the last one.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -40,6 +42,15 @@ std::string dtype_text(const py::object& object) {
   return dtype.is_none() ? "its dtype" : "dtype " + std::string(py::str(dtype));
 }
 
+// The text of an exception, whose own __str__ may fail.
+std::string error_text(const py::error_already_set& error) {
+  try {
+    return py::str(error.value());
+  } catch (const py::error_already_set&) {
+    return "raised an exception without a text";
+  }
+}
+
 [[noreturn]] void fail_dtype(const std::string& name, const py::object& object) {
   fail(name, dtype_text(object) +
                  " is not float32, float16, bfloat16 or int8 of this machine's "
@@ -51,19 +62,43 @@ std::string dtype_text(const py::object& object) {
 ArrayView::ArrayView(const py::object& object, std::string name, bool writable)
     : name_(std::move(name)) {
   std::string refused;
-  try {
-    if (take_buffer(object, writable) || take_dlpack(object, writable)) return;
-  } catch (const py::error_already_set& error) {
-    refused = std::string(py::str(error.value()));
-  }
-  try {
-    if (take_array_interface(object, writable)) return;
-  } catch (const py::error_already_set& error) {
-    refused = std::string(py::str(error.value()));
+  for (const auto take :
+       {&ArrayView::take_buffer, &ArrayView::take_dlpack, &ArrayView::take_array_interface}) {
+    try {
+      if (!(this->*take)(object, writable)) continue;
+      check_description();
+      return;
+    } catch (const py::error_already_set& error) {
+      refused = error_text(error);
+    } catch (const py::cast_error&) {
+      fail(name_, std::string(Py_TYPE(object.ptr())->tp_name) +
+                      " describes itself with values of a wrong type or range");
+    }
   }
   if (!refused.empty()) fail(name_, refused);
-  fail(name_, std::string(py::str(py::type::of(object).attr("__name__"))) +
+  fail(name_, std::string(Py_TYPE(object.ptr())->tp_name) +
                   " has no buffer, no __dlpack__ and no __array_interface__");
+}
+
+// What an object says of itself need not fit together; whatever is computed from it must.
+void ArrayView::check_description() const {
+  if (strides_.size() != shape_.size()) {
+    fail(name_, std::to_string(strides_.size()) + " strides for the shape " + shape_text());
+  }
+  auto bytes = static_cast<std::ptrdiff_t>(dtype_bytes(dtype_));
+  std::ptrdiff_t reach = bytes;
+  bool overflows = false;
+  for (std::size_t i = 0; i < shape_.size(); ++i) {
+    if (shape_[i] < 0) fail(name_, "a negative size in the shape " + shape_text());
+    std::ptrdiff_t span = 0;
+    overflows |= __builtin_mul_overflow(bytes, std::max<std::ptrdiff_t>(shape_[i], 1), &bytes);
+    overflows |= strides_[i] == PTRDIFF_MIN ||
+                 __builtin_mul_overflow(std::max<std::ptrdiff_t>(shape_[i] - 1, 0),
+                                        std::abs(strides_[i]), &span) ||
+                 __builtin_add_overflow(reach, span, &reach);
+  }
+  if (overflows) fail(name_, "the shape " + shape_text() + " exceeds the address space");
+  if (data_ == nullptr && elements() > 0) fail(name_, "a null address");
 }
 
 bool ArrayView::take_buffer(const py::object& object, bool writable) {

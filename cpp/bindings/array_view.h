@@ -43,6 +43,7 @@ class ArrayView {
   template <typename Managed>
   void take_capsule(const pybind11::capsule& capsule, bool writable);
   void set_row_major_strides();
+  void check_description() const;
 
   std::string name_;
   void* data_ = nullptr;

@@ -563,3 +563,24 @@ def test_a_sequence_that_publishes_all_along_needs_no_more_than_its_window() -> 
     other.close()
     cache.clear()
     assert cache.stats().pages == 0
+
+
+@pytest.mark.parametrize("junk", [None, 1, b"x", [], {}, object(), np.zeros(2)], ids=repr)
+def test_a_wrong_type_is_refused_by_name(junk: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"declarations\[0\]: expected a StateDecl"):
+        StatePlan([junk], memory="4MiB")
+    with pytest.raises(InvalidArgumentError, match="plan: expected a StatePlan"):
+        Cache(junk)
+    cache = make_cache()
+    with pytest.raises(InvalidArgumentError, match="layer: "):
+        cache.plan.paged_components([junk])
+    with cache.open(TOKENS[:1]) as sequence, sequence.begin_verify([2]) as session:
+        with pytest.raises(InvalidArgumentError, match="name: expected text"):
+            session.state(0, 1, junk)
+        with pytest.raises(InvalidArgumentError, match="surrogates"):
+            session.state(0, 1, "\ud800")
+
+
+def test_declarations_are_a_list() -> None:
+    with pytest.raises(InvalidArgumentError, match="declarations: expected a list of StateDecl"):
+        StatePlan(5, memory="4MiB")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from support import int8_oracle as oracle
 
 import kvcache
 from kvcache import _core, codec
+from kvcache.errors import InvalidArgumentError
 
 RNG = np.random.default_rng(20240501)
 HEAD_DIMS = [
@@ -318,6 +320,53 @@ SHARED = f32(64)
 def test_bad_calls_are_refused_with_what_is_wrong(call: Any, message: str) -> None:
     with pytest.raises(kvcache.InvalidArgumentError, match=message):
         call()
+
+
+class Described:
+    """An object whose __array_interface__ is whatever the test says."""
+
+    def __init__(self, **fields: Any) -> None:
+        array = f32(2, 2, 4)
+        self.kept = array
+        self.__array_interface__ = {**array.__array_interface__, **fields}
+
+
+class RaisesWithoutText:
+    def __dlpack__(self, **_: Any) -> Any:
+        class MuteError(Exception):
+            def __str__(self) -> str:
+                raise ValueError
+
+        raise MuteError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (Described(strides=()), "x: 0 strides for the shape [2, 2, 4]"),
+        (Described(strides=(16, 4)), "x: 2 strides for"),
+        (Described(shape=(-1, 2, 4)), "x: a negative size in the shape [-1, 2, 4]"),
+        (Described(shape=(2**62, 2, 4)), "exceeds the address space"),
+        (Described(strides=(2**62, 2**62, 4)), "exceeds the address space"),
+        (Described(data=(0, False)), "x: a null address"),
+        (Described(data=(-1, False)), "x: Described describes itself with values of a wrong type"),
+        (Described(shape=(2.5, 2, 4)), "wrong type or range"),
+        (Described(typestr=None), "wrong type or range"),
+        (RaisesWithoutText(), "x: raised an exception without a text"),
+    ],
+)
+def test_a_description_that_does_not_hold_together_is_refused(x: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+        codec.encode(x)
+
+
+@pytest.mark.parametrize("dtype", [[], {}, np.zeros(2), None, "float64"], ids=repr)
+def test_an_unknown_dtype_is_refused(dtype: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="dtype must be one of"):
+        codec.decode(i8(2, 4), f32(2), dtype=dtype)
 
 
 def test_a_refused_call_writes_nothing() -> None:
