@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         report = replay.run(requests, on_request=on_request)
     report.model, report.format, report.policy = model.model_type, args.format, args.policy
     if args.json:
-        print(msgspec.json.encode(report.to_json()).decode())
+        print(msgspec.json.encode(report.to_dict()).decode())
     else:
         console = Console(highlight=False)
         figures, timings = report.tables()

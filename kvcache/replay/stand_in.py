@@ -56,9 +56,9 @@ class StandInModel:
     """Computes the state of the layers that a plan describes.
 
     Args:
-        plan: The plan that the cache was made from.
-        stopwatch: Times the calls into the cache, without the making and comparing of bytes.
-        int8: Whether attention rows are stored as INT8 and so come back within a bound only.
+        plan: the plan that the cache was made from.
+        stopwatch: times the calls into the cache, without the making and comparing of bytes.
+        int8: whether attention rows are stored as INT8 and so come back within a bound only.
     """
 
     def __init__(self, plan: StatePlan, stopwatch: Stopwatch, *, int8: bool) -> None:
