@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvcache.cache import Sequence
-    from kvcache.plan import StatePlan
+    from kvcache.plan import PagedComponent, StatePlan
     from kvcache.replay.timing import Stopwatch
 
 __all__ = ["Checked", "StandInModel"]
@@ -117,7 +117,7 @@ class StandInModel:
 def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
     layers = []
     for group in plan.groups:
-        by_layer: dict[int, dict[str, Any]] = {}
+        by_layer: dict[int, dict[str, PagedComponent]] = {}
         for component in group.components:
             by_layer.setdefault(component.layer, {})[component.component] = component
         for layer, named in sorted(by_layer.items()):
