@@ -1,70 +1,115 @@
 """All persistent decoder state of an LLM on the host.
 
-Declarations, policies and model families are pure Python; the compiled core is loaded on first
-use of a name that needs it (PEP 562).
+Names load on first use (PEP 562): declarations, policies and model families are pure Python, and
+the compiled core is loaded only by a name that needs it.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Public name -> module that defines it. Modules listed here load only when a name is used.
-_EXPORTS = {
-    **dict.fromkeys(
-        [
-            "CachePolicyError",
-            "CorruptionError",
-            "InternalError",
-            "InvalidArgumentError",
-            "KVCacheError",
-            "KVCacheIOError",
-            "LayerScheduleError",
-            "NonFiniteError",
-            "NotFoundError",
-            "OutOfCapacityError",
-            "UnsupportedError",
-        ],
-        "errors",
-    ),
-    **dict.fromkeys(
-        [
-            "AttentionPolicy",
-            "CacheTier",
-            "CompressedLatentRotary",
-            "FixedState",
-            "KeyOnly",
-            "KeyOnlyWithFixedState",
-            "KeyValue",
-            "KeyValueWithFixedState",
-            "LayerCachePolicy",
-            "LayerSchedule",
-            "MutableStateResidency",
-            "NoState",
-            "PoolingStateComponent",
-            "StateComponentPolicy",
-            "StateComponentRole",
-            "StateResidencyClass",
-            "StateTensorDimension",
-            "StateTensorDtype",
-            "StateTensorOwner",
-            "StateTensorPolicy",
-            "StateTensorPresence",
-            "StateTensorRole",
-        ],
-        "policy",
-    ),
-    **dict.fromkeys(["KvCacheDtype", "KvStorageFormat"], "storage"),
-    **dict.fromkeys(
-        ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
-        "state",
-    ),
-}
-_EXPORTS |= dict.fromkeys(["json_schema", "public_types"], "schema")
-_EXPORTS |= dict.fromkeys(["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"], "block")
-_EXPORTS |= {"declare_caches": "caches"}
-_EXPORTS |= dict.fromkeys(
-    [
+if TYPE_CHECKING:  # the names below once more, for type checkers and editors
+    from kvcache import codec as codec
+    from kvcache import errors as errors
+    from kvcache import models as models
+    from kvcache import planner as planner
+    from kvcache.admission import *
+    from kvcache.block import *
+    from kvcache.budget import *
+    from kvcache.cache import *
+    from kvcache.caches import *
+    from kvcache.capability import *
+    from kvcache.errors import *
+    from kvcache.estimate import *
+    from kvcache.plan import StatePlan as StatePlan
+    from kvcache.policy import *
+    from kvcache.schema import *
+    from kvcache.speculate import VerifySession as VerifySession
+    from kvcache.state import *
+    from kvcache.storage import *
+    from kvcache.strategy import *
+    from kvcache.terms import *
+
+# Module -> the public names that it defines.
+_NAMES = {
+    "admission": [
+        "AdmissionRejection",
+        "AdmissionRequest",
+        "AdmissionResult",
+        "Admitted",
+        "Rejected",
+        "apply_admission_policy",
+    ],
+    "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
+    "budget": [
+        "KvBudget",
+        "KvPools",
+        "best_slots",
+        "demanded_blocks",
+        "fit_ring_depth",
+        "largest_fitting",
+        "verify_steps_by_slot",
+    ],
+    "cache": ["Cache", "CacheStats", "Explanation", "Sequence"],
+    "caches": ["declare_caches"],
+    "capability": [
+        "AvailableMemory",
+        "EstimationCompleteness",
+        "InputModalities",
+        "InputTokenCount",
+        "ModelCapabilities",
+        "ObservationKind",
+        "Observed",
+        "PhysicalMemorySemantics",
+        "StateMemoryLayout",
+    ],
+    "errors": [
+        "CachePolicyError",
+        "CorruptionError",
+        "InternalError",
+        "InvalidArgumentError",
+        "KVCacheError",
+        "KVCacheIOError",
+        "LayerScheduleError",
+        "NonFiniteError",
+        "NotFoundError",
+        "OutOfCapacityError",
+        "UnsupportedError",
+    ],
+    "estimate": ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"],
+    "plan": ["StatePlan"],
+    "policy": [
+        "AttentionPolicy",
+        "CacheTier",
+        "CompressedLatentRotary",
+        "FixedState",
+        "Full",
+        "KeyOnly",
+        "KeyOnlyWithFixedState",
+        "KeyValue",
+        "KeyValueWithFixedState",
+        "LayerCachePolicy",
+        "LayerSchedule",
+        "MutableStateResidency",
+        "NoState",
+        "PoolingStateComponent",
+        "Sliding",
+        "StateComponentPolicy",
+        "StateComponentRole",
+        "StateResidencyClass",
+        "StateTensorDimension",
+        "StateTensorDtype",
+        "StateTensorOwner",
+        "StateTensorPolicy",
+        "StateTensorPresence",
+        "StateTensorRole",
+    ],
+    "schema": ["json_schema", "public_types"],
+    "speculate": ["VerifySession"],
+    "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
+    "storage": ["KvCacheDtype", "KvStorageFormat"],
+    "strategy": [
         "CacheStateStrategy",
         "CompressedMla",
         "FullKv",
@@ -76,31 +121,7 @@ _EXPORTS |= dict.fromkeys(
         "SlidingKv",
         "SlidingWindowLayerCount",
     ],
-    "strategy",
-)
-_EXPORTS |= dict.fromkeys(
-    [
-        "AvailableMemory",
-        "EstimationCompleteness",
-        "InputModalities",
-        "InputTokenCount",
-        "ModelCapabilities",
-        "ObservationKind",
-        "Observed",
-        "PhysicalMemorySemantics",
-        "StateMemoryLayout",
-    ],
-    "capability",
-)
-_EXPORTS |= dict.fromkeys(
-    ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"], "estimate"
-)
-_EXPORTS |= dict.fromkeys(
-    ["AdmissionRejection", "AdmissionRequest", "AdmissionResult", "apply_admission_policy"],
-    "admission",
-)
-_EXPORTS |= dict.fromkeys(
-    [
+    "terms": [
         "BlockPool",
         "CacheInputs",
         "CacheTerm",
@@ -118,34 +139,20 @@ _EXPORTS |= dict.fromkeys(
         "retained_units",
         "state_terms",
     ],
-    "terms",
-)
-_EXPORTS |= dict.fromkeys(
-    [
-        "KvBudget",
-        "KvPools",
-        "best_slots",
-        "demanded_blocks",
-        "fit_ring_depth",
-        "largest_fitting",
-        "verify_steps_by_slot",
-    ],
-    "budget",
-)
-_EXPORTS |= dict.fromkeys(["Cache", "CacheStats", "Explanation", "Sequence"], "cache")
-_EXPORTS |= {"StatePlan": "plan"}
-_EXPORTS |= {"VerifySession": "speculate"}
+}
+_EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ["codec", "errors", "models", "planner"]
 
 __all__ = sorted([*_EXPORTS, *_MODULES])
 
+if not TYPE_CHECKING:  # a name that is not there is a type error
 
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -39,15 +39,16 @@ def as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def as_count(value: Any, name: str) -> int:
+def as_count(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    """An integer of ``least..most``, of any type that is one, numpy's included, but no bool."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
     try:
         count = operator.index(value)
     except TypeError:  # an array of more than one
         raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
-    if not 0 <= count < 2**63:
-        raise InvalidArgumentError(f"{name}: must be 0..2^63-1, got {count}")
+    if not least <= count <= most:
+        raise InvalidArgumentError(f"{name}: must be {least}..{most}, got {count}")
     return count
 
 
@@ -59,10 +60,7 @@ def as_text(value: Any, name: str) -> str:
 
 
 def as_layer(value: Any) -> int:
-    layer = as_count(value, "layer")
-    if layer > _INT32.max:
-        raise InvalidArgumentError(f"layer: must fit int32, got {layer}")
-    return layer
+    return as_count(value, "layer", most=_INT32.max)
 
 
 def as_bytes(value: bytes | str | None, name: str) -> bytes:

@@ -82,8 +82,8 @@ class StatePlan:
     ) -> None:
         self.declarations = _declarations(declarations)
         self.memory_bytes = parse_bytes(memory)
-        self.block_tokens = _positive(block_tokens, "block_tokens")
-        self.sequences = _positive(sequences, "sequences")
+        self.block_tokens = as_count(block_tokens, "block_tokens", 1, _MAX_U32)
+        self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
         self.core = _core.StatePlan(
             [decl.to_core() for decl in self.declarations],
             memory_bytes=self.memory_bytes,
@@ -197,11 +197,13 @@ class StatePlan:
             tokens: positions, prompt and decoded ones.
             chunk_tokens: positions written between two calls of `Sequence.advance`.
         """
-        return self.core.sequence_bytes(_count(tokens, "tokens"), _count(chunk_tokens, "chunk"))
+        return self.core.sequence_bytes(
+            as_count(tokens, "tokens"), as_count(chunk_tokens, "chunk_tokens")
+        )
 
     def hit_bytes(self, tokens: int) -> int:
         """Stored bytes of every component that a hit of ``tokens`` positions covers."""
-        return self.core.hit_bytes(_count(tokens, "tokens"))
+        return self.core.hit_bytes(as_count(tokens, "tokens"))
 
     def __repr__(self) -> str:
         return (
@@ -236,15 +238,3 @@ def _declarations(given: Iterable[StateDecl]) -> tuple[StateDecl, ...]:
                 f"declarations[{index}]: expected a StateDecl, got {type(decl).__name__}"
             )
     return declarations
-
-
-def _count(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InvalidArgumentError(f"{name}: expected a count below 2^63, got {value!r}")
-    return value
-
-
-def _positive(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_U32:
-        raise InvalidArgumentError(f"{name}: expected 1..{_MAX_U32}, got {value!r}")
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from kvcache.enums import MutableStateResidency, StateResidencyClass
@@ -426,11 +425,6 @@ class StateTensorPolicy(Value):
     def depends_on_prefix(self) -> bool:
         """Whether its size changes as the sequence grows."""
         return any(axis.depends_on_prefix for axis in self.shape)
-
-    @property
-    def fixed_elements(self) -> int:
-        """Product of the constant axes."""
-        return prod(axis.size for axis in self.shape if isinstance(axis, Fixed))
 
     def _validate(self) -> None:
         if not self.shape:

@@ -21,6 +21,7 @@ from kvcache.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kvcache.models import Model
     from kvcache.plan import StatePlan
     from kvcache.replay import Report, Request
 
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         report = replay.run(requests, on_request=on_request)
     report.model, report.format, report.policy = model.model_type, args.format, args.policy
     if args.json:
-        print(msgspec.json.encode(report.to_json()).decode())
+        print(msgspec.json.encode(report.to_dict()).decode())
     else:
         console = Console(highlight=False)
         figures, timings = report.tables()
@@ -129,7 +130,7 @@ def _positive(text: str) -> int:
     return value
 
 
-def _load_model(path: Path | None) -> Any:
+def _load_model(path: Path | None) -> Model:
     if path is None:
         return kvcache.models.from_config(DEMO_MODEL)
     try:
@@ -144,15 +145,14 @@ def _load_trace(path: Path | None, limit: int | None) -> list[Request]:
     return generate_trace()[:limit] if path is None else read_trace(path, limit=limit)
 
 
-def _plan(args: argparse.Namespace, model: Any) -> StatePlan:
+def _plan(args: argparse.Namespace, model: Model) -> StatePlan:
     demo = args.model is None and args.trace is None
     memory = _DEMO_MEMORY if demo else _DEFAULT_MEMORY
     if args.memory is not None:
         memory = parse_bytes(args.memory, name="--memory")
-    plan: StatePlan = kvcache.StatePlan.for_model(
+    return kvcache.StatePlan.for_model(
         model, memory=memory, block_tokens=args.block_tokens, format=args.format
     )
-    return plan
 
 
 @contextmanager

@@ -20,16 +20,16 @@ class Report:
     """Counts of one replay. Rates and totals cover the requests that were served.
 
     Attributes:
-        requests: Requests of the trace, the rejected ones included.
-        rejected: Requests whose own state did not fit the memory.
-        prompt_tokens, reused_tokens: Prompt positions, and those a hit made usable.
-        prompt_blocks, reused_blocks: The same in blocks; a last, partial block counts as one when
+        requests: requests of the trace, the rejected ones included.
+        rejected: requests whose own state did not fit the memory.
+        prompt_tokens, reused_tokens: prompt positions, and those a hit made usable.
+        prompt_blocks, reused_blocks: the same in blocks; a last, partial block counts as one when
             all of it was cached.
-        restored_bytes: Stored bytes of every component that the hits cover; shared pages count.
-        verified_bytes: Those that were read back and found right.
-        mismatches: Restored rows and states that differ from what was written.
-        written_bytes, read_bytes: Stored bytes that the engine side wrote and read.
-        peak_bytes, budget_bytes: The arena's ledger, not the size of the process.
+        restored_bytes: stored bytes of every component that the hits cover; shared pages count.
+        verified_bytes: those that were read back and found right.
+        mismatches: restored rows and states that differ from what was written.
+        written_bytes, read_bytes: stored bytes that the engine side wrote and read.
+        peak_bytes, budget_bytes: the arena's ledger, not the size of the process.
     """
 
     model: str = ""
@@ -71,7 +71,7 @@ class Report:
         """Whether every restored byte was checked and right."""
         return self.mismatches == 0 and self.verified_bytes == self.restored_bytes
 
-    def to_json(self) -> dict[str, int | float | str]:
+    def to_dict(self) -> dict[str, int | float | str]:
         """The published figures; the keys are stable."""
         return {
             "requests": self.requests,

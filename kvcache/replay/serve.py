@@ -34,13 +34,13 @@ class Replay:
     rest in chunks, takes a snapshot at each prefill stop, decodes, and publishes.
 
     Args:
-        cache: Where the state lives.
-        plan: The plan that `cache` was made from.
-        int8: Whether attention rows are stored as INT8.
+        cache: where the state lives.
+        plan: the plan that `cache` was made from.
+        int8: whether attention rows are stored as INT8.
         real_bytes: False serves prompts only and moves no state: the cache keeps its ledger, which
             is all that hit rates and evictions depend on.
-        chunk_tokens: Most positions that one prefill step computes.
-        capacity_blocks: Blocks per group that `cache` may hold; 0 for no such limit. Without bytes
+        chunk_tokens: most positions that one prefill step computes.
+        capacity_blocks: blocks per group that `cache` may hold; 0 for no such limit. Without bytes
             it is the only limit.
     """
 
@@ -68,7 +68,7 @@ class Replay:
         """Refuse a trace of which no request fits.
 
         Raises:
-            OutOfCapacityError: The smallest request needs more than there is.
+            OutOfCapacityError: the smallest request needs more than there is.
         """
         smallest = min(requests, key=self._positions)
         if self._fits(smallest):
@@ -93,7 +93,7 @@ class Replay:
         """Serve `requests`; `on_request` sees the running report after each.
 
         Raises:
-            OutOfCapacityError: No request fits; nothing was served.
+            OutOfCapacityError: no request fits; nothing was served.
         """
         self.check_fits(requests)
         report = self._report

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvcache.cache import Sequence
-    from kvcache.plan import StatePlan
+    from kvcache.plan import PagedComponent, StatePlan
     from kvcache.replay.timing import Stopwatch
 
 __all__ = ["Checked", "StandInModel"]
@@ -56,9 +56,9 @@ class StandInModel:
     """Computes the state of the layers that a plan describes.
 
     Args:
-        plan: The plan that the cache was made from.
-        stopwatch: Times the calls into the cache, without the making and comparing of bytes.
-        int8: Whether attention rows are stored as INT8 and so come back within a bound only.
+        plan: the plan that the cache was made from.
+        stopwatch: times the calls into the cache, without the making and comparing of bytes.
+        int8: whether attention rows are stored as INT8 and so come back within a bound only.
     """
 
     def __init__(self, plan: StatePlan, stopwatch: Stopwatch, *, int8: bool) -> None:
@@ -117,7 +117,7 @@ class StandInModel:
 def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
     layers = []
     for group in plan.groups:
-        by_layer: dict[int, dict[str, Any]] = {}
+        by_layer: dict[int, dict[str, PagedComponent]] = {}
         for component in group.components:
             by_layer.setdefault(component.layer, {})[component.component] = component
         for layer, named in sorted(by_layer.items()):

@@ -52,12 +52,12 @@ class Request:
 
     Attributes:
         number: 0-based place in the trace.
-        timestamp_ms: Arrival, as the trace gives it.
-        input_length: Positions of the prompt, at least 1.
-        output_length: Positions decoded after it.
-        source: Ids of 512-token blocks (`uint64`), or the prompt's token ids (`int32`).
-        answer: Token ids of the output where the trace gives them.
-        stops: Positions in the prompt at which a later request is likely to leave it (end of a
+        timestamp_ms: arrival, as the trace gives it.
+        input_length: positions of the prompt, at least 1.
+        output_length: positions decoded after it.
+        source: ids of 512-token blocks (`uint64`), or the prompt's token ids (`int32`).
+        answer: token ids of the output where the trace gives them.
+        stops: positions in the prompt at which a later request is likely to leave it (end of a
             system prompt, of a turn), as a server knows them from the chat template.
     """
 
@@ -115,8 +115,8 @@ def read_trace(path: str | Path, *, limit: int | None = None) -> list[Request]:
     left out.
 
     Raises:
-        NotFoundError: No such file. KVCacheIOError: It cannot be read.
-        InvalidArgumentError: A line is not such an object; the message names file, line and field.
+        NotFoundError: no such file. KVCacheIOError: it cannot be read.
+        InvalidArgumentError: a line is not such an object; the message names file, line and field.
     """
     requests: list[Request] = []
     try:

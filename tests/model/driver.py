@@ -13,26 +13,11 @@ from typing import Any
 
 import numpy as np
 from model.reference import ReferenceCache, ReferenceSequence
+from support.declarations import paged, recurrent
 
 from kvcache import Cache, Sequence, StateDecl, StatePlan
-from kvcache.enums import DType, Section, StateKind
+from kvcache.enums import DType
 from kvcache.errors import KVCacheError, OutOfCapacityError, UnsupportedError
-
-
-def paged(
-    layer: int, component: str, heads: int, width: int, *, window: int = 0, int8: bool = False
-) -> StateDecl:
-    return StateDecl(
-        id=f"l{layer}.{component}",
-        layer=layer,
-        component=component,
-        kind=StateKind.PAGED_KV,
-        section=Section.MAIN,
-        dtype=DType.I8 if int8 else DType.F16,
-        shape=(heads, width),
-        row_scale_bytes=4 if int8 else 0,
-        window=window,
-    )
 
 
 def attention(layer: int, *, window: int = 0, int8: bool = False) -> list[StateDecl]:
@@ -40,18 +25,6 @@ def attention(layer: int, *, window: int = 0, int8: bool = False) -> list[StateD
         paged(layer, "attention.keys", 2, 4, window=window, int8=int8),
         paged(layer, "attention.values", 2, 8, window=window, int8=int8),
     ]
-
-
-def recurrent(layer: int, component: str, *shape: int, dtype: DType = DType.F32) -> StateDecl:
-    return StateDecl(
-        id=f"l{layer}.{component}",
-        layer=layer,
-        component=component,
-        kind=StateKind.RECURRENT,
-        section=Section.MAIN,
-        dtype=dtype,
-        shape=shape,
-    )
 
 
 LINEAR = [

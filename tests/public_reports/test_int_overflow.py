@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from model.driver import paged, recurrent
+from support.declarations import paged, recurrent
 
 from kvcache import Cache, StatePlan
 from kvcache.errors import InvalidArgumentError

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from model.driver import AMPLE, SHAPES, make_driver
+from support.declarations import paged
 
-from kvcache import Cache, CacheStats, Sequence, StateDecl, StatePlan
+from kvcache import Cache, CacheStats, Sequence, StatePlan
 from kvcache.codec import Bfloat16Array
 from kvcache.errors import (
     InvalidArgumentError,
@@ -508,11 +509,6 @@ def test_every_error_is_of_the_package() -> None:
             with contextlib.suppress(KVCacheError):
                 call()
         sequence.close()
-
-
-def paged(layer: int, component: str, heads: int, width: int) -> StateDecl:
-    name = f"l{layer}.{component}"
-    return StateDecl(name, layer, component, "paged_kv", "main", "f16", (heads, width))
 
 
 def test_rows_come_and_go_as_bfloat16() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -462,6 +464,20 @@ def test_types_import_without_numpy_and_the_compiled_core() -> None:
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+def test_type_checkers_see_the_public_names_and_no_other() -> None:
+    tree = ast.parse(Path(kvcache.__file__).read_text())
+    static = next(
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(static, []), "static", "exec"), names)
+    del names["__builtins__"]
+    assert sorted(names) == kvcache.__all__
+    assert all(getattr(kvcache, name) is value for name, value in names.items())
 
 
 def test_every_public_name_resolves() -> None:

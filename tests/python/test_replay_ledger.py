@@ -4,24 +4,12 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from support.declarations import paged
 
 from kvcache import Cache, StatePlan
-from kvcache.enums import DType, Section, StateKind
 from kvcache.replay import Replay, Request
-from kvcache.state import StateDecl
 
-ATTENTION = [
-    StateDecl(
-        id=f"l0.attention.{name}",
-        layer=0,
-        component=f"attention.{name}",
-        kind=StateKind.PAGED_KV,
-        section=Section.MAIN,
-        dtype=DType.F16,
-        shape=(1, 8),
-    )
-    for name in ("keys", "values")
-]
+ATTENTION = [paged(0, f"attention.{name}", 1, 8) for name in ("keys", "values")]
 
 
 def branching_trace(rng, count):

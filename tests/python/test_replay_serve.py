@@ -194,7 +194,7 @@ def test_more_blocks_than_the_capacity_are_rejected():
 def test_json_has_the_published_keys_and_nothing_else():
     plan = make_plan(FULL, [])
     report = Replay(FakeCache(plan), plan).run(TRACE)
-    assert " ".join(report.to_json()) == (
+    assert " ".join(report.to_dict()) == (
         "requests rejected prompt_tokens reused_tokens token_hit_rate block_hit_rate "
         "restored_bytes verified_bytes mismatches peak_bytes budget_bytes evicted_blocks "
         "evicted_snapshots seconds model format policy"

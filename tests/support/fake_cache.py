@@ -5,68 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+from support.declarations import paged, recurrent
 
-from kvcache import _core
+from kvcache import DType, StatePlan
 from kvcache.errors import OutOfCapacityError
 
 
-def make_plan(paged, fixed, *, memory=1 << 30, block_tokens=16, int8=False):
-    """paged: (layer, component, heads, width, window); fixed: (layer, name, shape)."""
-    decls = []
-    for layer, name, heads, width, window in paged:
-        decls.append(
-            _core.StateDecl(
-                id=f"l{layer}.{name}",
-                layer=layer,
-                component=name,
-                kind=_core.StateKind.PAGED_KV,
-                section=_core.Section.MAIN,
-                dtype=_core.DType.I8 if int8 else _core.DType.F16,
-                shape=[heads, width],
-                row_scale_bytes=4 if int8 else 0,
-                window=window,
-                verify=_core.VerifyRule.NONE,
-            )
-        )
-    for layer, name, shape in fixed:
-        decls.append(
-            _core.StateDecl(
-                id=f"l{layer}.{name}",
-                layer=layer,
-                component=name,
-                kind=_core.StateKind.RECURRENT,
-                section=_core.Section.MAIN,
-                dtype=_core.DType.F32,
-                shape=list(shape),
-                row_scale_bytes=0,
-                window=0,
-                verify=_core.VerifyRule.H_STEPS,
-            )
-        )
-    plan = _core.StatePlan(decls, memory_bytes=memory, block_tokens=block_tokens, sequences=4)
-    groups = [
-        SimpleNamespace(
-            window=group.window,
-            token_bytes=group.token_bytes,
-            page_bytes=group.page_bytes,
-            components=[
-                SimpleNamespace(
-                    layer=c.layer, component=decls[c.decl].component, heads=c.heads, width=c.width
-                )
-                for c in group.components
-            ],
-        )
-        for group in plan.groups
+def make_plan(paged_parts, fixed_parts, *, memory=1 << 30, block_tokens=16, int8=False):
+    """paged_parts: (layer, component, heads, width, window); fixed_parts: (layer, name, shape)."""
+    decls = [
+        paged(layer, name, heads, width, window=window, int8=int8)
+        for layer, name, heads, width, window in paged_parts
     ]
-    return SimpleNamespace(
-        groups=groups,
-        fixed=plan.fixed,
-        block_tokens=block_tokens,
-        memory_bytes=memory,
-        sequence_bytes=plan.sequence_bytes,
-        hit_bytes=plan.hit_bytes,
-        int8=int8,
-    )
+    decls += [recurrent(layer, name, *shape) for layer, name, shape in fixed_parts]
+    return StatePlan(decls, memory=memory, block_tokens=block_tokens, sequences=4)
 
 
 class FakeCache:
@@ -133,7 +85,7 @@ class FakeSequence:
 
     def read(self, layer, start, stop, dtype="float16"):
         got = [self.rows[key][start:stop].astype(dtype) for key in self._parts(layer)]
-        if self.plan.int8:
+        if any(part.dtype is DType.I8 for part in self.plan.paged_components(layer)):
             got = [_int8(rows) for rows in got]
         return (*got, None)[:2]
 

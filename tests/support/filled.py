@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from support.declarations import paged, recurrent
 
 import kvcache
-from kvcache import DType, Section, StateDecl, StateKind
+from kvcache import StateDecl
 
 Array = NDArray[Any]
 SHAPES = {
@@ -20,49 +21,27 @@ SHAPES = {
 STATE = {"state.recurrent": (2, 3, 4), "state.convolution": (5, 3)}
 
 
-def attention(layer: int, window: int = 0, *, int8: bool = False, mla: bool = False) -> list[Any]:
+def attention(
+    layer: int, window: int = 0, *, int8: bool = False, mla: bool = False
+) -> list[StateDecl]:
     names = list(SHAPES)[2:] if mla else list(SHAPES)[:2]
-    return [
-        StateDecl(
-            id=f"l{layer}.{name}",
-            layer=layer,
-            component=name,
-            kind=StateKind.PAGED_KV,
-            section=Section.MAIN,
-            dtype=DType.I8 if int8 else DType.F16,
-            shape=SHAPES[name],
-            row_scale_bytes=4 if int8 else 0,
-            window=window,
-        )
-        for name in names
-    ]
+    return [paged(layer, name, *SHAPES[name], window=window, int8=int8) for name in names]
 
 
-def recurrent(layer: int) -> list[Any]:
-    return [
-        StateDecl(
-            id=f"l{layer}.{name}",
-            layer=layer,
-            component=name,
-            kind=StateKind.RECURRENT,
-            section=Section.MAIN,
-            dtype=DType.F32,
-            shape=shape,
-        )
-        for name, shape in STATE.items()
-    ]
+def linear(layer: int) -> list[StateDecl]:
+    return [recurrent(layer, name, *shape) for name, shape in STATE.items()]
 
 
-MODELS: dict[str, list[Any]] = {
+MODELS: dict[str, list[StateDecl]] = {
     "attention": attention(0) + attention(1),
     "int8": attention(0, int8=True) + attention(1, int8=True),
     "sliding": attention(0) + attention(1, window=7) + attention(2, window=7),
     "sliding only": attention(0, window=21),
     "window of one": attention(0) + attention(1, window=1),
     "mla": attention(0, mla=True) + attention(1, mla=True),
-    "hybrid": recurrent(0) + attention(1) + recurrent(2),
-    "hybrid with windows": recurrent(0) + attention(1, window=7, int8=True) + attention(2),
-    "recurrent only": recurrent(0) + recurrent(1),
+    "hybrid": linear(0) + attention(1) + linear(2),
+    "hybrid with windows": linear(0) + attention(1, window=7, int8=True) + attention(2),
+    "recurrent only": linear(0) + linear(1),
 }
 
 

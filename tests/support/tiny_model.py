@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from support.declarations import paged, recurrent
 
 import kvcache
-from kvcache import DType, Section, StateDecl, StateKind
+from kvcache import StateDecl
 
 DELTA, FULL, SLIDING = 0, 1, 2
 RECURRENT, CONV = "state.recurrent", "state.convolution"
@@ -56,30 +57,16 @@ class TinyModel:
             self.weights[f"{layer}.taps"] = weight(TAPS + 1, HIDDEN)
 
     def declarations(self) -> list[StateDecl]:
-        int8 = self.storage == "int8"
         found = []
         for layer in self.layers:
             if layer == DELTA:
-                shapes = {RECURRENT: (HEADS, WIDTH, WIDTH), CONV: (HIDDEN, TAPS)}
-                rest: dict[str, Any] = {"kind": StateKind.RECURRENT, "dtype": DType.F32}
-            else:
-                shapes = dict.fromkeys(("attention.keys", "attention.values"), (HEADS, WIDTH))
-                rest = {
-                    "kind": StateKind.PAGED_KV,
-                    "dtype": DType.I8 if int8 else DType.F16,
-                    "row_scale_bytes": 4 if int8 else 0,
-                    "window": self.window if layer == SLIDING else 0,
-                }
+                found.append(recurrent(layer, RECURRENT, HEADS, WIDTH, WIDTH))
+                found.append(recurrent(layer, CONV, HIDDEN, TAPS))
+                continue
+            window, int8 = self.window if layer == SLIDING else 0, self.storage == "int8"
             found += [
-                StateDecl(
-                    id=f"l{layer}.{name}",
-                    layer=layer,
-                    component=name,
-                    section=Section.MAIN,
-                    shape=shape,
-                    **rest,
-                )
-                for name, shape in shapes.items()
+                paged(layer, name, HEADS, WIDTH, window=window, int8=int8)
+                for name in ("attention.keys", "attention.values")
             ]
         return found
 

@@ -1,0 +1,37 @@
+"""Declarations of one component of one layer, in the two kinds that a cache serves."""
+
+from __future__ import annotations
+
+from kvcache import DType, Section, StateDecl, StateKind
+
+__all__ = ["paged", "recurrent"]
+
+
+def paged(
+    layer: int, component: str, heads: int, width: int, *, window: int = 0, int8: bool = False
+) -> StateDecl:
+    """Rows ``[heads, width]`` of each position, float16 or INT8 with a scale a row."""
+    return StateDecl(
+        id=f"l{layer}.{component}",
+        layer=layer,
+        component=component,
+        kind=StateKind.PAGED_KV,
+        section=Section.MAIN,
+        dtype=DType.I8 if int8 else DType.F16,
+        shape=(heads, width),
+        row_scale_bytes=4 if int8 else 0,
+        window=window,
+    )
+
+
+def recurrent(layer: int, component: str, *shape: int, dtype: DType = DType.F32) -> StateDecl:
+    """A tensor of one sequence."""
+    return StateDecl(
+        id=f"l{layer}.{component}",
+        layer=layer,
+        component=component,
+        kind=StateKind.RECURRENT,
+        section=Section.MAIN,
+        dtype=dtype,
+        shape=shape,
+    )
