@@ -1,11 +1,11 @@
 /*
  * C99 face of the cache. Conventions:
  * 1. Handles are opaque. A cache may be destroyed while its sequences are open; they stay valid.
- * 2. Every call that can fail returns a status; results come by pointer and are untouched on
- * failure.
+ * 2. A call that can fail returns a status; results come by pointer, untouched after a failure.
  * 3. kvcache_last_error() has the text of the calling thread's last failure, until its next one.
  * 4. Numbers of statuses and enumerations are those of C++ (kvcache/status.h, kvcache/types.h).
- * 5. Calls are thread-safe as those of kvcache/cache.h; a handle may be freed only once.
+ * 5. What a call does, its units, its statuses and its thread safety are those of the function of
+ *    the same name in kvcache/cache.h. A handle may be freed only once.
  * Strings are UTF-8 and end with a zero; data that may hold zeros comes with its length.
  */
 #ifndef KVCACHE_C_H

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -91,6 +90,8 @@ struct StateView {
   std::shared_ptr<void> pin;
 };
 
+// The live state of one sequence, made by Cache::open(). Once it is closed, every call that returns
+// a status or a result is kInvalidArgument.
 class Sequence {
  public:
   Sequence() = default;  // closed
@@ -116,12 +117,13 @@ class Sequence {
   // kNotFound: they have left the layer's window.
   Status read(std::int32_t layer, std::uint64_t start,
               std::span<const codec::MutableRowsView> components) const;
-  // A tensor of the live fixed-size state, to be updated in place.
+  // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
+  // Here and in write() and read(), kUnsupported: the cache is a ledger without bytes.
   Result<StateView> state(std::int32_t layer, std::string_view name) const;
   // The next `positions` are complete. kInvalidArgument: a layer's rows are missing.
   Status advance(std::uint64_t positions);
   // Copies the fixed-size state at length(); publish() makes it visible. Returns length(). For a
-  // model without such state there is nothing to copy.
+  // model without such state there is nothing to copy. kOutOfCapacity: no room for the copy.
   Result<std::uint64_t> snapshot();
   // Positions in [length(), tokens) at which a prefill chunk should end and a snapshot pay:
   // where this prompt left what is known, and before its last token.
@@ -129,9 +131,11 @@ class Sequence {
   // Makes complete blocks, the tail and the snapshots usable by others.
   Status publish();
   // A second sequence in the same state; pages are shared until written.
+  // kOutOfCapacity: no slot, or sequences are at their limit.
   Result<Sequence> fork();
   // Forgets positions from `position` on, their tokens included. With fixed-size state a snapshot
   // at `position` must exist. kUnsupported: it does not, or a window has passed.
+  // kInvalidArgument: beyond length().
   Status truncate(std::uint64_t position);
   // Starts a verify of the one known token that has not run and of `drafts` after it; see
   // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
@@ -141,11 +145,10 @@ class Sequence {
   void close();
   bool is_open() const;
 
-  // Internal: shared with Cache and with the layers beside it.
-  explicit Sequence(std::shared_ptr<SequenceCore> core);
-  const std::shared_ptr<SequenceCore>& core() const { return core_; }
-
  private:
+  friend class Cache;
+
+  explicit Sequence(std::shared_ptr<SequenceCore> core);
   std::shared_ptr<SequenceCore> core_;
 };
 
@@ -179,8 +182,6 @@ class Cache {
   void clear();
   const StatePlan& plan() const;
   std::string policy() const;
-
-  const std::shared_ptr<CacheCore>& core() const { return core_; }
 
  private:
   explicit Cache(std::shared_ptr<CacheCore> core);

@@ -14,11 +14,13 @@
 namespace kvcache {
 
 // Bytes of one block index: `block_tokens` positions of every paged declaration of a section.
+// kInvalidArgument: block_tokens is 0, a bad declaration, or more than 64 bits.
 Result<std::uint64_t> block_index_bytes(const std::vector<StateDecl>& decls, Section section,
                                         std::uint64_t block_tokens);
 
 // Blocks that `sequences` sequences of `tokens` positions need: each holds the block of its next
 // token too, and one dummy block serves padding rows.
+// kInvalidArgument: block_tokens is 0, or more than 64 bits.
 Result<std::uint64_t> demanded_blocks(std::uint64_t sequences, std::uint64_t tokens,
                                       std::uint64_t block_tokens);
 
@@ -53,6 +55,7 @@ std::uint64_t fit_ring_depth(std::uint64_t requested, std::uint64_t depth_bytes,
 
 // Slots 1..128 that let most sequences of `max_tokens` run at once, fewest on a tie. `blocks`
 // tells how many blocks are left when that many slots are reserved.
+// kInvalidArgument: block_tokens is 0.
 Result<std::uint64_t> best_slots(std::uint64_t max_tokens, std::uint64_t block_tokens,
                                  const std::function<std::uint64_t(std::uint64_t)>& blocks);
 
@@ -61,12 +64,14 @@ Result<std::uint64_t> best_slots(std::uint64_t max_tokens, std::uint64_t block_t
 Result<std::optional<std::uint64_t>> largest_fitting(
     std::uint64_t first, std::uint64_t last, const std::function<bool(std::uint64_t)>& fits);
 
-// Most positions that each of `sequences` may hold in `memory_bytes`, up to `limit`.
+// Most positions that each of `sequences` may hold in `memory_bytes`, up to `limit`; none when not
+// even one fits. kInvalidArgument: sequences, block_tokens or limit is 0, or a bad declaration.
 Result<std::optional<std::uint64_t>> max_tokens(const std::vector<StateDecl>& decls,
                                                 std::uint64_t sequences, std::uint64_t memory_bytes,
                                                 std::uint64_t block_tokens, std::uint64_t limit);
 
-// Most sequences of `tokens` positions in `memory_bytes`, up to `limit`.
+// Most sequences of `tokens` positions in `memory_bytes`, up to `limit`; none when not even one
+// fits. kInvalidArgument: block_tokens or limit is 0, a bad declaration, or more than 64 bits.
 Result<std::optional<std::uint64_t>> max_sequences(const std::vector<StateDecl>& decls,
                                                    std::uint64_t tokens, std::uint64_t memory_bytes,
                                                    std::uint64_t block_tokens, std::uint64_t limit);

@@ -1,5 +1,6 @@
 // What a model keeps between tokens, one declaration per component. This list is the only input
 // of every size in the library: the planner, the arena, the prefix index and the files all read it.
+// Thread safety: values and pure functions.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ Result<std::vector<StateTerm>> state_terms(const std::vector<StateDecl>& decls,
 Result<std::uint64_t> retained_units(const StateDecl& decl, std::uint64_t tokens,
                                      std::uint64_t block_tokens);
 
-// Bytes of those units, for one declaration and for all.
+// Bytes of those units, for one declaration and for all. Errors as above.
 Result<std::uint64_t> retained_bytes(const StateDecl& decl, std::uint64_t tokens,
                                      std::uint64_t block_tokens);
 Result<std::uint64_t> retained_bytes(const std::vector<StateDecl>& decls, std::uint64_t tokens,

@@ -1,4 +1,5 @@
 // Enumerations shared by every layer. Numbers are written once, here; names and order are stable.
+// Thread safety: values and pure functions.
 #pragma once
 
 #include <cstddef>

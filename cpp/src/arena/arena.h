@@ -36,7 +36,6 @@ class Arena {
 
   Pool& pool(std::size_t index) { return *pools_[index]; }
   const Pool& pool(std::size_t index) const { return *pools_[index]; }
-  std::size_t pool_count() const { return pools_.size(); }
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   // Bytes of all spans taken, and the most they ever were. Never above the budget.

@@ -12,10 +12,3 @@
       std::abort();                                                                         \
     }                                                                                       \
   } while (false)
-
-// Costly checks, compiled in by -DKVCACHE_PARANOID.
-#ifdef KVCACHE_PARANOID
-#define KVCACHE_PARANOID_CHECK(condition) KVCACHE_CHECK(condition)
-#else
-#define KVCACHE_PARANOID_CHECK(condition) ((void)0)
-#endif

@@ -68,6 +68,11 @@ Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
   }
 }
 
+Status CacheCore::check_backing(std::string_view call) const {
+  if (backing) return Status::ok();
+  return Status::unsupported(call, ": this cache is a ledger without bytes; make it with backing");
+}
+
 // ---- Cache ------------------------------------------------------------------------------------
 
 Cache::Cache(std::shared_ptr<CacheCore> core) : core_(std::move(core)) {}

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "arena/pool_map.h"
 #include "kvcache/cache.h"
@@ -23,6 +25,9 @@ class CacheCore final : public arena::ItemSource {
 
   // Locked. Evicts until the pool can give an item.
   Result<arena::ItemId> allocate(arena::Pool& pool) override;
+
+  // kUnsupported: the cache is a ledger, which has no bytes for `call` to move.
+  Status check_backing(std::string_view call) const;
 
   const StatePlan plan;
   const bool backing;

@@ -108,7 +108,7 @@ Status Sequence::write(std::int32_t layer, std::uint64_t start,
   if (Status status = core_->check_idle("write"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  if (!cache.backing) return Status::unsupported("write: this cache is a ledger without bytes");
+  if (Status status = cache.check_backing("write"); !status) return status;
   if (Status status = state.check_write(layer, start, components); !status) return status;
   std::vector<PageCopy> copies;
   Status prepared;
@@ -131,9 +131,7 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (!core_->state) return closed();
-  if (!core_->cache->backing) {
-    return Status::unsupported("read: this cache is a ledger without bytes");
-  }
+  if (Status status = core_->cache->check_backing("read"); !status) return status;
   const auto refs = core_->cache->layers.paged(layer);
   if (!refs) return refs.status();
   if (components.size() != (*refs)->size()) {
@@ -163,7 +161,7 @@ Result<StateView> Sequence::state(std::int32_t layer, std::string_view name) con
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("state"); !status) return status;
   const std::shared_ptr<CacheCore> cache = core_->cache;
-  if (!cache->backing) return Status::unsupported("state: this cache is a ledger without bytes");
+  if (Status status = cache->check_backing("state"); !status) return status;
   const auto component = cache->layers.fixed(layer, name);
   if (!component) return component.status();
   return pin_tensor(cache, *cache->pools.slots, core_->state->slot(), **component);

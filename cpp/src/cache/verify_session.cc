@@ -86,9 +86,7 @@ Status VerifySession::write(std::int32_t layer, std::span<const codec::RowsView>
   if (!core_) return Status::invalid_argument("write: the verify session has ended");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("write"); !status) return status;
-  if (!core_->cache->backing) {
-    return Status::unsupported("write: this cache is a ledger without bytes");
-  }
+  if (Status status = core_->cache->check_backing("write"); !status) return status;
   sequence::SequenceState& state = *core_->state;
   if (Status status = state.check_rows(layer, components); !status) return status;
   if (components[0].tokens != rows()) {
@@ -104,7 +102,7 @@ Result<StateView> VerifySession::state(std::uint64_t row, std::int32_t layer,
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("state"); !status) return status;
   CacheCore& cache = *core_->cache;
-  if (!cache.backing) return Status::unsupported("state: this cache is a ledger without bytes");
+  if (Status status = cache.check_backing("state"); !status) return status;
   if (row >= rows()) {
     return Status::invalid_argument("state: the verify session has rows 0..", rows() - 1, ", got ",
                                     row);
