@@ -156,12 +156,13 @@ TEST(Verify, EndingOtherwiseLeavesEverythingAsItWas) {
   ASSERT_TRUE(sequence.extend(std::vector{2}).is_ok());
   const CacheStats before = cache->stats();
   const auto state = state_of(sequence);
-  const auto rows = read_rows(sequence, 0, kPrompt.size());
+  const std::uint64_t end = kPrompt.size();
+  const auto rows = read_rows(sequence, end - 2, end);  // what the next query sees
   const auto unchanged = [&] {
     EXPECT_EQ(sequence.length(), kPrompt.size());
     EXPECT_EQ(sequence.tokens().size(), kPrompt.size() + 1);
     EXPECT_EQ(state_of(sequence), state);
-    EXPECT_EQ(read_rows(sequence, 0, kPrompt.size()), rows);
+    EXPECT_EQ(read_rows(sequence, end - 2, end), rows);
     EXPECT_EQ(cache->stats().used_bytes, before.used_bytes);
   };
   const std::vector<std::int32_t> drafts(9, 7);
@@ -277,13 +278,12 @@ TEST(Verify, WindowsAreTrimmedAfterTheVerdict) {
   Sequence sequence = open_at(*cache, kPrompt);
   for (std::int32_t round = 0; round < 50; ++round) {
     ASSERT_TRUE(sequence.extend(std::vector{round}).is_ok());
-    const std::uint64_t start = sequence.length();
     auto session = sequence.begin_verify(std::vector{1, 2, 3, 4, 5});
     ASSERT_TRUE(session.is_ok() && run(*session).is_ok());
     ASSERT_TRUE(session->commit(1 + static_cast<std::uint64_t>(round) % 6).is_ok());
     EXPECT_LE(cache->stats().pages, 4U);  // 2 rows before start, 6 from it on
-    // Back to where the verify began, as after a write without speculation.
-    EXPECT_EQ(read_rows(sequence, start - 2, start).size(), 2 * kWidth);
+    const std::uint64_t end = sequence.length();
+    EXPECT_EQ(read_rows(sequence, end - 2, end).size(), 2 * kWidth);
   }
 }
 
