@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "kvcache/cache.h"
+#include "release_gil.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -21,6 +22,7 @@ using kvcache::Sequence;
 using kvcache::StatePlan;
 using kvcache::StateView;
 using kvcache::bindings::Components;
+using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
@@ -31,20 +33,20 @@ using kvcache::codec::RowsView;
 void write(Sequence& sequence, std::int32_t layer, std::uint64_t start,
            const std::vector<py::object>& components) {
   const Components<RowsView> rows(components);
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   unwrap(sequence.write(layer, start, rows.views()));
 }
 
 void read(const Sequence& sequence, std::int32_t layer, std::uint64_t start,
           const std::vector<py::object>& components) {
   const Components<MutableRowsView> rows(components);
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   unwrap(sequence.read(layer, start, rows.views()));
 }
 
 py::array state_array(const Sequence& sequence, std::int32_t layer, const std::string& name) {
   StateView view = [&] {
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     return unwrap(sequence.state(layer, name));
   }();
   return tensor_array(std::move(view));
@@ -89,7 +91,7 @@ void bind_values(py::module_& m) {
 }
 
 void bind_sequence(py::module_& m) {
-  using release_gil = py::call_guard<py::gil_scoped_release>;
+  using release_gil = py::call_guard<ReleaseGil>;
   py::class_<Sequence, py::smart_holder>(m, "Sequence")
       .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
       .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
@@ -102,7 +104,7 @@ void bind_sequence(py::module_& m) {
       .def("extend",
            [](Sequence& sequence, const Tokens& tokens) {
              const auto span = token_span(tokens);
-             const py::gil_scoped_release nogil;
+             const ReleaseGil nogil;
              unwrap(sequence.extend(span));
            })
       .def("write", &write, py::arg("layer"), py::arg("start"), py::arg("components"))
@@ -138,14 +140,14 @@ void bind_cache(py::module_& m) {
            [](Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt) {
              const auto span = token_span(tokens);
-             const py::gil_scoped_release nogil;
+             const ReleaseGil nogil;
              return unwrap(cache.open(span, {name, adapter, salt}));
            })
       .def("explain",
            [](const Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt) {
              const auto span = token_span(tokens);
-             const py::gil_scoped_release nogil;
+             const ReleaseGil nogil;
              return cache.explain(span, {name, adapter, salt});
            })
       .def(
@@ -154,7 +156,7 @@ void bind_cache(py::module_& m) {
              const std::string& adapter, const std::string& salt, bool replace) {
             const auto span = token_span(tokens);
             const std::string where = path;
-            const py::gil_scoped_release nogil;
+            const ReleaseGil nogil;
             return unwrap(cache.save(where, span, {name, adapter, salt}, {.replace = replace}));
           },
           py::arg("path"), py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"),
@@ -163,10 +165,10 @@ void bind_cache(py::module_& m) {
            [](Cache& cache, const py::bytes& path, const std::string& name,
               const std::string& adapter, const std::string& salt) {
              const std::string where = path;
-             const py::gil_scoped_release nogil;
+             const ReleaseGil nogil;
              return unwrap(cache.load(where, {name, adapter, salt}));
            })
-      .def("stats", &Cache::stats, py::call_guard<py::gil_scoped_release>())
-      .def("clear", &Cache::clear, py::call_guard<py::gil_scoped_release>())
+      .def("stats", &Cache::stats, py::call_guard<ReleaseGil>())
+      .def("clear", &Cache::clear, py::call_guard<ReleaseGil>())
       .def_property_readonly("policy", &Cache::policy);
 }

@@ -10,6 +10,7 @@
 #include "array_view.h"
 #include "bfloat16_array.h"
 #include "kvcache/codec.h"
+#include "release_gil.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -20,6 +21,7 @@ using kvcache::DType;
 using kvcache::Status;
 using kvcache::bindings::ArrayView;
 using kvcache::bindings::Bfloat16Array;
+using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
 namespace codec = kvcache::codec;
 
@@ -169,7 +171,7 @@ void encode_int8(const py::object& x, const py::object& codes, const py::object&
   const Pieces pieces(in);
   Status status;
   {
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     status = pieces.for_each([&](std::ptrdiff_t offset, std::size_t row) {
       return codec::encode_int8(
           pieces.view<codec::RowsView>(static_cast<const void*>(in.data()), offset, in.dtype()),
@@ -199,7 +201,7 @@ void decode_int8(const py::object& codes, const py::object& scales, const py::ob
   check_apart(elements, row_scales);
   if (in.elements() == 0) return;
   const Pieces pieces(elements);
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   unwrap(pieces.for_each([&](std::ptrdiff_t offset, std::size_t row) {
     codec::decode_int8(
         static_cast<const std::int8_t*>(in.data()) + row * pieces.width,

@@ -4,6 +4,7 @@
 
 #include "arrays.h"
 #include "kvcache/verify.h"
+#include "release_gil.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -14,6 +15,7 @@ using kvcache::Sequence;
 using kvcache::StateView;
 using kvcache::VerifySession;
 using kvcache::bindings::Components;
+using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
@@ -21,7 +23,7 @@ using kvcache::bindings::unwrap;
 
 VerifySession begin_verify(Sequence& sequence, const Tokens& drafts) {
   const auto span = token_span(drafts);
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   return unwrap(sequence.begin_verify(span));
 }
 
@@ -33,14 +35,14 @@ py::array_t<std::int32_t> token_array(const VerifySession& session) {
 void write_rows(VerifySession& session, std::int32_t layer,
                 const std::vector<py::object>& components) {
   const Components<kvcache::codec::RowsView> rows(components);
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   unwrap(session.write(layer, rows.views()));
 }
 
 py::array state_array(VerifySession& session, std::uint64_t row, std::int32_t layer,
                       const std::string& name) {
   StateView view = [&] {
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     return unwrap(session.state(row, layer, name));
   }();
   return tensor_array(std::move(view));
@@ -49,7 +51,7 @@ py::array state_array(VerifySession& session, std::uint64_t row, std::int32_t la
 }  // namespace
 
 void bind_verify(py::module_& m) {
-  using release_gil = py::call_guard<py::gil_scoped_release>;
+  using release_gil = py::call_guard<ReleaseGil>;
   py::class_<VerifySession, py::smart_holder>(m, "VerifySession")
       .def_property_readonly("rows", &VerifySession::rows)
       .def_property_readonly("start", &VerifySession::start)

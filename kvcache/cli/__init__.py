@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvcache.cli import plan, replay, schema
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is the process's arguments by default."""
+    _open_standard_streams()
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:
@@ -57,6 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output left; nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 141
+    except OSError as error:  # of files a command says so itself; this is the output
+        print(f"kvcache {args.command}: error: cannot write: {error}", file=sys.stderr)
+        _discard_output()
+        return 2
     return code
+
+
+def _open_standard_streams() -> None:
+    """Streams the caller closed, which Python has as None, lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - ours to the end
+
+
+def _discard_output() -> None:
+    """What is still buffered must not fail once more when the interpreter exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -311,3 +311,22 @@ def test_real_configs_are_served(run, write, config):
     trace = write("trace.jsonl", *[LINE] * 2, LINE | {"hash_ids": [1, 3]})
     report = replayed(run, "--model", corpus_path(f"configs/{config}"), "--trace", trace)
     assert report["reused_tokens"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "error"),
+    [
+        (">/dev/full", 2, "kvcache schema: error: cannot write: [Errno 28]"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_no_traceback(
+    redirect: str, code: int, error: str
+) -> None:
+    command = f'"{sys.executable}" -m kvcache schema {redirect}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith(error)
+    assert done.stderr.count("\n") == (1 if error else 0)
