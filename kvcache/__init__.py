@@ -148,11 +148,18 @@ __all__ = sorted([*_EXPORTS, *_MODULES])
 if not TYPE_CHECKING:  # a name that is not there is a type error
 
     def __getattr__(name: str) -> Any:
-        if name in _EXPORTS:
-            return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-        if name in _MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _EXPORTS and name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"{__name__}.{_EXPORTS.get(name, name)}")
+        except ImportError as error:
+            if "_core" in str(error):
+                error.add_note(
+                    f"{__file__} is of a source tree without the compiled module. Run Python from"
+                    " another directory for the installed package, or `pip install -e .` here."
+                )
+            raise
+        return getattr(module, name) if name in _EXPORTS else module
 
 
 def __dir__() -> list[str]:

@@ -116,6 +116,10 @@ class StatePlan:
             InvalidArgumentError: an unknown format, or a value out of range.
             UnsupportedError: bf16 or fp8 rows, or a component that has no run-time home.
         """
+        if not hasattr(model, "schedule"):
+            raise InvalidArgumentError(
+                f"model: expected what kvcache.models.from_config() returns, got {model!r}"
+            )
         declarations = declare(
             model.schedule, storage=storage_format(format), state_dtype=state_dtype
         )

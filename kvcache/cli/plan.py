@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from kvcache.cli.console import report_console
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError, KVCacheError, UnsupportedError
 from kvcache.models import from_config
@@ -22,6 +22,8 @@ from kvcache.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.console import Console
 
     from kvcache.models import Model
     from kvcache.planner import Fit, ModelPlan
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(reports)
     else:
-        console = Console(highlight=False)
+        console = report_console()
         for plan, engine in reports:
             _print_plan(console, plan)
             if engine is not None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import kvcache
+from kvcache.cli.console import report_console
 from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.replay import Replay, read_trace
 from kvcache.replay.demo import DEMO_MODEL, generate_trace
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(msgspec.json.encode(report.to_dict()).decode())
     else:
-        console = Console(highlight=False)
+        console = report_console()
         figures, timings = report.tables()
         console.print(figures, "", timings)
     return 0 if report.passed else 1

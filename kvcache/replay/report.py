@@ -22,6 +22,7 @@ class Report:
     Attributes:
         requests: requests of the trace, the rejected ones included.
         rejected: requests whose own state did not fit the memory.
+        rejected_positions: positions of the shortest of them, prompt and output.
         prompt_tokens, reused_tokens: prompt positions, and those a hit made usable.
         prompt_blocks, reused_blocks: the same in blocks; a last, partial block counts as one when
             all of it was cached.
@@ -37,6 +38,7 @@ class Report:
     policy: str = ""
     requests: int = 0
     rejected: int = 0
+    rejected_positions: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0
     output_tokens: int = 0
@@ -103,7 +105,10 @@ class Report:
         table.add_column(justify="right")
         table.add_column(style="dim")
         table.add_row("model", self.model, f"{self.format}, {self.policy}")
-        table.add_row("requests", f"{self.requests:,}", f"{self.rejected:,} rejected")
+        rejected = f"{self.rejected:,} rejected"
+        if self.rejected:
+            rejected += f": no room for {self.rejected_positions:,} positions and more"
+        table.add_row("requests", f"{self.requests:,}", rejected)
         table.add_row("prompt tokens", f"{self.prompt_tokens:,}")
         table.add_row("output tokens", f"{self.output_tokens:,}")
         table.add_row("tokens reused", f"{self.reused_tokens:,}", f"{self.token_hit_rate:.2%}")

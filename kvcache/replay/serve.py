@@ -102,6 +102,8 @@ class Replay:
             report.requests += 1
             if not (self._fits(request) and self._serve(request)):
                 report.rejected += 1
+                positions = self._positions(request)
+                report.rejected_positions = min(report.rejected_positions or positions, positions)
             if on_request is not None:
                 on_request(report)
         report.seconds = time.perf_counter() - begin

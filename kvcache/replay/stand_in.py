@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvcache.cache import Sequence
-    from kvcache.plan import PagedComponent, StatePlan
+    from kvcache.plan import StatePlan
     from kvcache.replay.timing import Stopwatch
 
 __all__ = ["Checked", "StandInModel"]
 
 # What `Sequence.write` takes first and, where the layer has it, second.
-_FIRST = ("attention.keys", "attention.compressed_latent")
-_SECOND = ("attention.values", "attention.rotary_keys")
 
 # Bound of the INT8 codec as a share of a row's largest magnitude, 127 steps: half a step, and what
 # the two float32 roundings, of x / scale and of code * scale, add to it: 2 * 127 * 2^-24 < 2^-16.
@@ -117,14 +115,13 @@ class StandInModel:
 def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
     layers = []
     for group in plan.groups:
-        by_layer: dict[int, dict[str, PagedComponent]] = {}
-        for component in group.components:
-            by_layer.setdefault(component.layer, {})[component.component] = component
-        for layer, named in sorted(by_layer.items()):
-            order = [name for names in (_FIRST, _SECOND) for name in names if name in named]
-            if len(order) != len(named) or order[0] not in _FIRST:
-                raise UnsupportedError(f"layer {layer}: cannot replay {sorted(named)}")
-            parts = [named[name] for name in order]
+        for layer in sorted({component.layer for component in group.components}):
+            parts = plan.paged_components(layer)
+            if any(part not in group.components for part in parts):
+                raise UnsupportedError(
+                    f"layer {layer}: its components differ in window or storage, which the engine "
+                    f"of a replay does not have; `kvcache plan` sizes the model"
+                )
             layers.append(
                 _PagedLayer(
                     layer,
