@@ -55,7 +55,7 @@ def format_bytes(count: int) -> str:
     """``count`` bytes for people: three significant digits and a binary unit."""
     value = float(count)
     for unit in ["B", "KiB", "MiB", "GiB"]:
-        if value < 999.5:  # what three digits can say
+        if value < (1024 if unit == "B" else 999.5):  # what three digits can say
             return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import importlib.util
 import statistics
 import sys
 import time
@@ -113,13 +114,18 @@ def with_gguf(x: Any, name: str) -> Iterator[Case]:
     )
 
 
-def with_ggml(x: Any, name: str) -> Iterator[Case]:
+def installed(package: str, below: str = "") -> Path | None:
+    """The folder of a package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent / below if spec and spec.origin else None
+
+
+def with_ggml(x: Any, name: str, folder: Path | None) -> Iterator[Case]:
     """ggml's own row functions; float16 rows become float32 first, as in llama.cpp."""
-    llama = optional("llama_cpp")
-    if llama is None:
+    if folder is None:
+        print("without ggml: llama_cpp is not installed and no --ggml is given", file=sys.stderr)
         return
-    folder = Path(llama.__file__).parent / "lib"
-    base = ctypes.CDLL(str(folder / "libggml-base.so"))
+    base = ctypes.CDLL(str(folder / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
     cpu = ctypes.CDLL(str(next(iter(sorted(folder.glob("libggml-cpu*.so"))))))
     rows, width = x.shape
     packed = np.empty((rows, width // 32 * 34), np.uint8)
@@ -140,10 +146,15 @@ def with_ggml(x: Any, name: str) -> Iterator[Case]:
     yield f"encode {name}", "ggml q8_0", encode
 
 
-def with_vllm(x: Any, name: str) -> Iterator[Case]:
+def with_vllm(x: Any, name: str, folder: Path | None) -> Iterator[Case]:
+    """vLLM's CPU kernel, from its compiled library alone."""
     torch = optional("torch")
-    if torch is None or optional("vllm._C") is None:
+    if torch is None or folder is None:
+        print("without vLLM: it is not installed and no --vllm is given", file=sys.stderr)
         return
+    if not hasattr(torch.ops._C, "dynamic_scaled_int8_quant"):
+        fits = "avx512" in codec.active_isa() and (folder / "_C_AVX512.abi3.so").is_file()
+        torch.ops.load_library(str(folder / ("_C_AVX512.abi3.so" if fits else "_C.abi3.so")))
     tensor = torch.from_numpy(x)
     out = torch.empty(x.shape, dtype=torch.int8)
     scales = torch.empty((x.shape[0], 1), dtype=torch.float32)
@@ -177,6 +188,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument(
+        "--ggml",
+        type=Path,
+        default=installed("llama_cpp", "lib"),
+        help="folder with libggml-base.so and libggml-cpu.so",
+    )
+    parser.add_argument(
+        "--vllm", type=Path, default=installed("vllm"), help="folder of the vLLM package for CPUs"
+    )
     options = parser.parse_args()
     print(
         f"{options.rows} rows of {options.head_dim}, {codec.active_isa()}, {options.threads} thr."
@@ -190,8 +210,8 @@ def main() -> None:
             *with_numpy(x, name),
             *with_torch(x, name, options.threads, options.compile),
             *with_gguf(x, name),
-            *with_ggml(x, name),
-            *with_vllm(x, name),
+            *with_ggml(x, name, options.ggml),
+            *with_vllm(x, name, options.vllm),
         ]
         measure(cases, options.rounds, x.nbytes)
 

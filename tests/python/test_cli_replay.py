@@ -325,7 +325,7 @@ def test_real_configs_are_served(run, write, config):
 def test_output_that_cannot_be_written_is_no_traceback(
     redirect: str, code: int, error: str
 ) -> None:
-    command = f'"{sys.executable}" -m kvcache schema {redirect}'
+    command = f'"{sys.executable}" -P -m kvcache schema {redirect}'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stderr.startswith(error)

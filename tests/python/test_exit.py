@@ -23,7 +23,7 @@ time.sleep(0.2)
 """
     tests = str(Path(__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         env={**os.environ, "PYTHONPATH": tests},
         capture_output=True,
         text=True,
