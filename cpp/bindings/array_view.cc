@@ -37,6 +37,12 @@ std::optional<DType> dtype_of(dlpack::DataType type) {
   return std::nullopt;
 }
 
+// PTRDIFF_MIN, which is no stride, where the product does not fit.
+std::ptrdiff_t product(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? PTRDIFF_MIN : result;
+}
+
 std::string dtype_text(const py::object& object) {
   const py::object dtype = py::getattr(object, "dtype", py::none());
   return dtype.is_none() ? "its dtype" : "dtype " + std::string(py::str(dtype));
@@ -178,7 +184,8 @@ void ArrayView::take_capsule(const py::capsule& capsule, bool writable) {
   shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
   if (tensor.strides == nullptr) return set_row_major_strides();
   for (std::int32_t i = 0; i < tensor.ndim; ++i) {
-    strides_.push_back(tensor.strides[i] * static_cast<std::ptrdiff_t>(dtype_bytes(dtype_)));
+    const auto bytes = static_cast<std::ptrdiff_t>(dtype_bytes(dtype_));
+    strides_.push_back(product(tensor.strides[i], bytes));
   }
 }
 
@@ -223,7 +230,7 @@ void ArrayView::set_row_major_strides() {
   auto stride = static_cast<std::ptrdiff_t>(dtype_bytes(dtype_));
   for (std::size_t i = shape_.size(); i-- > 0;) {
     strides_[i] = stride;
-    stride *= std::max<std::ptrdiff_t>(shape_[i], 1);
+    stride = product(stride, std::max<std::ptrdiff_t>(shape_[i], 1));
   }
 }
 
