@@ -81,12 +81,10 @@ Status Pool::commit_span() {
   } else {
     items_.resize((span + 1) * geometry_.items);
     span_live_.push_back(0);
-    span_committed_.push_back(false);
     free_items_.grow(items_.size());
     free_spans_.grow(span_live_.size());
     idle_spans_.grow(span_live_.size());
   }
-  span_committed_[span] = true;
   idle_spans_.insert(span);
   for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.insert(span * geometry_.items + i);
   ++committed_spans_;
@@ -101,7 +99,6 @@ bool Pool::release_idle_span() {
   idle_spans_.erase(*span);
   for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.erase(*span * geometry_.items + i);
   free_spans_.insert(*span);
-  span_committed_[*span] = false;
   --committed_spans_;
   arena_.committed_bytes_ -= geometry_.bytes;
   if (base_ != nullptr) {

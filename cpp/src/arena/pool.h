@@ -55,7 +55,6 @@ class Pool {
   std::uint64_t live_items() const { return live_items_; }
   bool at_limit() const { return live_items_ >= max_items_; }
   std::uint64_t committed_bytes() const { return committed_spans_ * geometry_.bytes; }
-  const std::string& name() const { return name_; }
 
  private:
   friend class Arena;
@@ -79,10 +78,9 @@ class Pool {
 
   std::vector<Item> items_;               // up to the highest span ever committed
   std::vector<std::uint32_t> span_live_;  // live items of each span
-  std::vector<bool> span_committed_;
-  FreeBitmap free_items_;  // of committed spans
-  FreeBitmap free_spans_;  // below span_live_.size(), not committed
-  FreeBitmap idle_spans_;  // committed, without a live item
+  FreeBitmap free_items_;                 // of committed spans
+  FreeBitmap free_spans_;                 // below span_live_.size(), not committed
+  FreeBitmap idle_spans_;                 // committed, without a live item
   std::uint64_t live_items_ = 0;
   std::uint64_t committed_spans_ = 0;
 };

@@ -73,6 +73,13 @@ Status CacheCore::check_backing(std::string_view call) const {
   return Status::unsupported(call, ": this cache is a ledger without bytes; make it with backing");
 }
 
+Status CacheCore::check_sequences() const {
+  if (counters.open_sequences < plan.options().sequences) return Status::ok();
+  return Status::out_of_capacity(counters.open_sequences, " sequences are open, the plan allows ",
+                                 plan.options().sequences,
+                                 "; close some or raise the plan's sequences");
+}
+
 // ---- Cache ------------------------------------------------------------------------------------
 
 Cache::Cache(std::shared_ptr<CacheCore> core) : core_(std::move(core)) {}
@@ -94,11 +101,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   ItemId snapshot = kNoItem;
   {
     const std::lock_guard lock(core.mutex);
-    if (core.counters.open_sequences >= core.plan.options().sequences) {
-      return Status::out_of_capacity(
-          core.counters.open_sequences, " sequences are open, the plan allows ",
-          core.plan.options().sequences, "; close some or raise the plan's sequences");
-    }
+    if (Status status = core.check_sequences(); !status) return status;
     prefix::Match match = core.index.match(key, tokens, true);
     for (std::size_t group = 0; group < match.tables.size(); ++group) {
       for (const ItemId page : match.tables[group]) {

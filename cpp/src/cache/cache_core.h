@@ -29,6 +29,9 @@ class CacheCore final : public arena::ItemSource {
   // kUnsupported: the cache is a ledger, which has no bytes for `call` to move.
   Status check_backing(std::string_view call) const;
 
+  // Locked. kOutOfCapacity: as many sequences are open as the plan allows.
+  Status check_sequences() const;
+
   const StatePlan plan;
   const bool backing;
   const sequence::LayerMap layers;

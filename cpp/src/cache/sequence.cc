@@ -132,22 +132,7 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
   const std::lock_guard own(core_->mutex);
   if (!core_->state) return closed();
   if (Status status = core_->cache->check_backing("read"); !status) return status;
-  const auto refs = core_->cache->layers.paged(layer);
-  if (!refs) return refs.status();
-  if (components.size() != (*refs)->size()) {
-    return Status::invalid_argument("layer ", layer, " keeps ", (*refs)->size(),
-                                    " components, got ", components.size(), " views");
-  }
-  for (std::size_t i = 0; i < components.size(); ++i) {
-    const PagedComponent& have = *(**refs)[i].component;
-    if (components[i].heads != have.heads || components[i].width != have.width ||
-        components[i].tokens != components[0].tokens) {
-      return Status::invalid_argument("layer ", layer, ": a view is [", components[i].tokens, ", ",
-                                      components[i].heads, ", ", components[i].width,
-                                      "], expected [", components[0].tokens, ", ", have.heads, ", ",
-                                      have.width, "]");
-    }
-  }
+  if (Status status = core_->state->check_rows(layer, components); !status) return status;
   const std::uint64_t tokens = components[0].tokens;
   if (tokens > UINT64_MAX - start) return Status::invalid_argument("read: positions overflow");
   if (Status status = core_->state->check_read(layer, start, start + tokens); !status) {
@@ -246,11 +231,7 @@ Result<Sequence> Sequence::fork() {
   auto child = std::make_shared<SequenceCore>(core_->cache);
   {
     const std::lock_guard lock(cache.mutex);
-    if (cache.counters.open_sequences >= cache.plan.options().sequences) {
-      return Status::out_of_capacity(
-          cache.counters.open_sequences, " sequences are open, the plan allows ",
-          cache.plan.options().sequences, "; close some or raise the plan's sequences");
-    }
+    if (Status status = cache.check_sequences(); !status) return status;
     auto state = core_->state->fork(cache);
     if (!state) return state.status();
     child->state.emplace(std::move(state).value());

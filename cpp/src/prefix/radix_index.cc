@@ -204,7 +204,6 @@ RadixIndex::NodeId RadixIndex::new_node() {
     id = free_nodes_.back();
     free_nodes_.pop_back();
   }
-  nodes_[id].live = true;
   ++counts_.nodes;
   return id;
 }
@@ -339,7 +338,7 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
     index = free_snapshots_.back();
     free_snapshots_.pop_back();
   }
-  snapshots_[index] = {ref.position, ref.item, clock_, id, true};
+  snapshots_[index] = {ref.position, ref.item, clock_, id};
   pools_.snapshots->retain_indexed(ref.item);
   held.insert(at, index);
   ++counts_.snapshots;

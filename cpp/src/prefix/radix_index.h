@@ -86,7 +86,6 @@ class RadixIndex {
     ItemId item = kNoItem;
     std::uint64_t last_access = 0;
     NodeId node = kNoNode;
-    bool live = false;
   };
 
   struct Node {
@@ -98,7 +97,6 @@ class RadixIndex {
     BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
     std::string space;                     // of a root: its name
-    bool live = false;
 
     std::uint64_t end() const { return start + tokens.size(); }
     bool is_root() const { return parent == kNoNode; }

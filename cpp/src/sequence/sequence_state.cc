@@ -108,8 +108,8 @@ Status SequenceState::extend(std::span<const std::int32_t> tokens) {
   return Status::ok();
 }
 
-Status SequenceState::check_rows(std::int32_t layer,
-                                 std::span<const codec::RowsView> components) const {
+template <typename View>
+Status SequenceState::check_rows(std::int32_t layer, std::span<const View> components) const {
   const auto refs = layers_->paged(layer);
   if (!refs) return refs.status();
   if (components.size() != (*refs)->size()) {
@@ -118,7 +118,7 @@ Status SequenceState::check_rows(std::int32_t layer,
   }
   for (std::size_t i = 0; i < components.size(); ++i) {
     const PagedComponent& want = *(**refs)[i].component;
-    const codec::RowsView& got = components[i];
+    const View& got = components[i];
     if (got.heads != want.heads || got.width != want.width || got.tokens != components[0].tokens) {
       return Status::invalid_argument("layer ", layer, " ", plan_->decls()[want.decl].component,
                                       ": expected [", components[0].tokens, ", ", want.heads, ", ",
@@ -128,6 +128,10 @@ Status SequenceState::check_rows(std::int32_t layer,
   }
   return Status::ok();
 }
+
+template Status SequenceState::check_rows(std::int32_t, std::span<const codec::RowsView>) const;
+template Status SequenceState::check_rows(std::int32_t,
+                                          std::span<const codec::MutableRowsView>) const;
 
 Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
                                   std::span<const codec::RowsView> components) const {

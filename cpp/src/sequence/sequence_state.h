@@ -50,7 +50,8 @@ class SequenceState {
   // ---- Writing ----
   Status extend(std::span<const std::int32_t> tokens);  // own
   // Own. Shapes alone.
-  Status check_rows(std::int32_t layer, std::span<const codec::RowsView> components) const;
+  template <typename View>  // codec::RowsView or codec::MutableRowsView
+  Status check_rows(std::int32_t layer, std::span<const View> components) const;
   // Own. Shapes and positions are checked before anything changes.
   Status check_write(std::int32_t layer, std::uint64_t start,
                      std::span<const codec::RowsView> components) const;
