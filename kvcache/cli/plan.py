@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvcache.cli.console import report_console
+from kvcache.cli.model import load_model
 from kvcache.enums import DType
-from kvcache.errors import InvalidArgumentError, KVCacheError, UnsupportedError
-from kvcache.models import from_config
+from kvcache.errors import KVCacheError
 from kvcache.planner import declare_model, format_names, parse_format, plan_model
 from kvcache.planner.engines import ENGINES, Deployment, engine_report
 from kvcache.plot import plot_growth
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     reports: list[tuple[ModelPlan, EngineReport | None]] = []
     declared: dict[str, tuple[StateDecl, ...]] = {}
     for path in args.configs:
-        model = _load(path, args.tp)
+        model = load_model(path, tp=args.tp)
         try:
             reports.append(_report(args, path, model, memory))
             stored = parse_format(_format(args, model))
@@ -164,16 +164,6 @@ def _count(least: int, most: int = _MOST) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-def _load(path: Path, tp: int) -> Model:
-    try:
-        return from_config(path, tp=tp)
-    except KVCacheError as error:
-        if str(path) in str(error):
-            raise
-        kind = UnsupportedError if isinstance(error, UnsupportedError) else InvalidArgumentError
-        raise kind(f"{path}: {error}") from error
 
 
 # -- output ------------------------------------------------------------------------------------

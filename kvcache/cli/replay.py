@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import kvcache
 from kvcache.cli.console import report_console
-from kvcache.errors import InvalidArgumentError, KVCacheError
+from kvcache.cli.model import load_model
 from kvcache.replay import Replay, read_trace
 from kvcache.replay.demo import DEMO_MODEL, generate_trace
 from kvcache.units import parse_bytes
@@ -93,7 +93,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay; 0 when every restored byte was right, 1 when not."""
-    model = _load_model(args.model)
+    demo = args.model is None
+    model = kvcache.models.from_config(DEMO_MODEL) if demo else load_model(args.model)
     plan = _plan(args, model)
     requests = _load_trace(args.trace, args.requests)
     cache = kvcache.Cache(
@@ -129,17 +130,6 @@ def _positive(text: str) -> int:
     if not 0 < value < 1 << 31:
         raise argparse.ArgumentTypeError(f"needs a whole number of 1 to 2^31 - 1, got {text!r}")
     return value
-
-
-def _load_model(path: Path | None) -> Model:
-    if path is None:
-        return kvcache.models.from_config(DEMO_MODEL)
-    try:
-        return kvcache.models.from_config(path)
-    except KVCacheError as error:
-        if str(path) in str(error):
-            raise
-        raise InvalidArgumentError(f"{path}: {error}") from error
 
 
 def _load_trace(path: Path | None, limit: int | None) -> list[Request]:
