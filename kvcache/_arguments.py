@@ -95,3 +95,10 @@ def adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
         )
     encoded = [as_bytes(part, "adapter") for part in parts]
     return b"".join(b"%d:%s" % (len(part), part) for part in encoded)
+
+
+def as_space(
+    namespace: bytes | str, adapter: str | tuple[str, str] | None, salt: bytes | str
+) -> tuple[bytes, bytes, bytes]:
+    """The three fields that sequences sharing a prefix must agree in."""
+    return as_bytes(namespace, "namespace"), adapter_key(adapter), as_bytes(salt, "salt")

@@ -9,11 +9,10 @@ import numpy as np
 
 from kvcache import _core
 from kvcache._arguments import (
-    adapter_key,
-    as_bytes,
     as_count,
     as_layer,
     as_path,
+    as_space,
     as_text,
     as_tokens,
 )
@@ -359,9 +358,7 @@ class Cache:
         """
         core = self._core.open(
             as_tokens(tokens),
-            as_bytes(namespace, "namespace"),
-            adapter_key(adapter),
-            as_bytes(salt, "salt"),
+            *as_space(namespace, adapter, salt),
         )
         return Sequence(core, self.plan)
 
@@ -376,9 +373,7 @@ class Cache:
         """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
         found = self._core.explain(
             as_tokens(tokens),
-            as_bytes(namespace, "namespace"),
-            adapter_key(adapter),
-            as_bytes(salt, "salt"),
+            *as_space(namespace, adapter, salt),
         )
         return Explanation(
             tokens=found.tokens,
@@ -423,9 +418,7 @@ class Cache:
         return self._core.save(
             as_path(path),
             as_tokens(tokens),
-            as_bytes(namespace, "namespace"),
-            adapter_key(adapter),
-            as_bytes(salt, "salt"),
+            *as_space(namespace, adapter, salt),
             replace=bool(replace),
         )
 
@@ -459,9 +452,7 @@ class Cache:
         """
         return self._core.load(
             as_path(path),
-            as_bytes(namespace, "namespace"),
-            adapter_key(adapter),
-            as_bytes(salt, "salt"),
+            *as_space(namespace, adapter, salt),
         )
 
     def stats(self) -> CacheStats:

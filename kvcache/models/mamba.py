@@ -196,7 +196,8 @@ def bamba_decoder(f: Fields) -> Decoder:
         for i, index in enumerate(indices):
             if index >= layers:
                 raise f.error(f"attn_layer_indices[{i}]", f"expected an index below {layers}")
-        kinds = ["attention" if i in set(indices) else "mamba" for i in range(layers)]
+        chosen = set(indices)
+        kinds = ["attention" if i in chosen else "mamba" for i in range(layers)]
     return _mixed(f, kinds, _prefixed_mamba2)
 
 
