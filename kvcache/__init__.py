@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.admission import *
     from kvcache.block import *
     from kvcache.budget import *
-    from kvcache.cache import *
+    from kvcache.cache import Cache as Cache
     from kvcache.caches import *
     from kvcache.capability import *
     from kvcache.errors import *
@@ -25,8 +25,10 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.plan import StatePlan as StatePlan
     from kvcache.policy import *
     from kvcache.schema import *
+    from kvcache.sequence import Sequence as Sequence
     from kvcache.speculate import VerifySession as VerifySession
     from kvcache.state import *
+    from kvcache.stats import *
     from kvcache.storage import *
     from kvcache.strategy import *
     from kvcache.terms import *
@@ -51,7 +53,7 @@ _NAMES = {
         "largest_fitting",
         "verify_steps_by_slot",
     ],
-    "cache": ["Cache", "CacheStats", "Explanation", "Sequence"],
+    "cache": ["Cache"],
     "caches": ["declare_caches"],
     "capability": [
         "AvailableMemory",
@@ -106,8 +108,10 @@ _NAMES = {
         "StateTensorRole",
     ],
     "schema": ["json_schema", "public_types"],
+    "sequence": ["Sequence"],
     "speculate": ["VerifySession"],
     "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
+    "stats": ["CacheStats", "Explanation"],
     "storage": ["KvCacheDtype", "KvStorageFormat"],
     "strategy": [
         "CacheStateStrategy",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvcache import _core
-    from kvcache.cache import Sequence
+    from kvcache.sequence import Sequence
 
 __all__ = ["VerifySession"]
 

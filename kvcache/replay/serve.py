@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvcache.cache import Cache, Sequence
+    from kvcache.cache import Cache
     from kvcache.plan import StatePlan
     from kvcache.replay.trace import Request
+    from kvcache.sequence import Sequence
 
 __all__ = ["Replay"]
 

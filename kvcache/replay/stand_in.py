@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvcache.cache import Sequence
     from kvcache.plan import StatePlan
     from kvcache.replay.timing import Stopwatch
+    from kvcache.sequence import Sequence
 
 __all__ = ["Checked", "StandInModel"]
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/cache.h"
+
 namespace kvcache {
 namespace {
 

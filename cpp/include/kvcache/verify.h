@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcache/cache.h"
+#include "kvcache/sequence.h"
 
 namespace kvcache {
 

@@ -1,9 +1,10 @@
+#include "kvcache/sequence.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "cache/cache_core.h"
-#include "kvcache/cache.h"
 
 namespace kvcache {
 

@@ -1,0 +1,93 @@
+// The live decoder state of one sequence: rows of every layer, fixed-size state, snapshots.
+// Thread safety: thread-safe; a sequence's calls run one at a time, calls on different sequences
+// run side by side. Copies and encoding happen outside the cache's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/codec.h"
+#include "kvcache/state_plan.h"
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class Cache;
+class CacheCore;
+class VerifySession;
+struct SequenceCore;
+
+// Keeps a slot alive while somebody looks at a tensor inside it, beyond close().
+struct StateView {
+  std::byte* data = nullptr;
+  const FixedComponent* component = nullptr;
+  std::shared_ptr<void> pin;
+};
+
+// The live state of one sequence, made by Cache::open(). Once it is closed, every call that returns
+// a status or a result is kInvalidArgument.
+class Sequence {
+ public:
+  Sequence() = default;  // closed
+  Sequence(Sequence&&) noexcept;
+  Sequence& operator=(Sequence&&) noexcept;
+  ~Sequence();  // closes
+
+  std::uint64_t cached_tokens() const;   // positions restored by open()
+  std::uint64_t matched_tokens() const;  // positions whose tokens the index knew
+  std::uint64_t length() const;          // positions complete in every layer
+  // Positions written in one layer, complete or not. kInvalidArgument: it keeps no pages.
+  Result<std::uint64_t> written(std::int32_t layer) const;
+  std::vector<std::int32_t> tokens() const;
+
+  // Declares the tokens of further positions, before they run.
+  Status extend(std::span<const std::int32_t> tokens);
+  // One layer's rows of [start, start + rows), one view for each component of the layer in declared
+  // order. `start` is within length()..positions written. Copied, never kept.
+  // kOutOfCapacity, kNonFinite, kInvalidArgument: no position became readable.
+  Status write(std::int32_t layer, std::uint64_t start,
+               std::span<const codec::RowsView> components);
+  // Decodes positions [start, start + components[i].tokens) into the views.
+  // kNotFound: they have left the layer's window.
+  Status read(std::int32_t layer, std::uint64_t start,
+              std::span<const codec::MutableRowsView> components) const;
+  // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
+  // Here and in write() and read(), kUnsupported: the cache is a ledger without bytes.
+  Result<StateView> state(std::int32_t layer, std::string_view name) const;
+  // The next `positions` are complete. kInvalidArgument: a layer's rows are missing.
+  Status advance(std::uint64_t positions);
+  // Copies the fixed-size state at length(); publish() makes it visible. Returns length(). For a
+  // model without such state there is nothing to copy. kOutOfCapacity: no room for the copy.
+  Result<std::uint64_t> snapshot();
+  // Positions in [length(), tokens) at which a prefill chunk should end and a snapshot pay:
+  // where this prompt left what is known, and before its last token.
+  std::vector<std::uint64_t> prefill_stops() const;
+  // Makes complete blocks, the tail and the snapshots usable by others.
+  Status publish();
+  // A second sequence in the same state; pages are shared until written.
+  // kOutOfCapacity: no slot, or sequences are at their limit.
+  Result<Sequence> fork();
+  // Forgets positions from `position` on, their tokens included. With fixed-size state a snapshot
+  // at `position` must exist. kUnsupported: it does not, or a window has passed.
+  // kInvalidArgument: beyond length().
+  Status truncate(std::uint64_t position);
+  // Starts a verify of the one known token that has not run and of `drafts` after it; see
+  // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
+  // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.
+  // kOutOfCapacity: no room for drafts + 1 rows and as many copies of the fixed-size state.
+  Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts);
+  void close();
+  bool is_open() const;
+
+ private:
+  friend class Cache;
+
+  explicit Sequence(std::shared_ptr<SequenceCore> core);
+  std::shared_ptr<SequenceCore> core_;
+};
+
+}  // namespace kvcache

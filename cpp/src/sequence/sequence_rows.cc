@@ -1,0 +1,266 @@
+// Rows in and out of a sequence's pages.
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "sequence/sequence_state.h"
+
+namespace kvcache::sequence {
+namespace {
+
+std::vector<codec::Int8Page> int8_pages(const std::vector<std::byte*>& pages,
+                                        const PagedComponent& component) {
+  std::vector<codec::Int8Page> result;
+  for (std::byte* page : pages) {
+    result.push_back({reinterpret_cast<std::int8_t*>(page + component.rows_offset),
+                      reinterpret_cast<float*>(page + component.scales_offset)});
+  }
+  return result;
+}
+
+std::vector<std::uint16_t*> f16_pages(const std::vector<std::byte*>& pages,
+                                      const PagedComponent& component) {
+  std::vector<std::uint16_t*> result;
+  for (std::byte* page : pages) {
+    result.push_back(reinterpret_cast<std::uint16_t*>(page + component.rows_offset));
+  }
+  return result;
+}
+
+}  // namespace
+
+// ---- Writing ----------------------------------------------------------------------------------
+
+Status SequenceState::extend(std::span<const std::int32_t> tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return Status::ok();
+}
+
+template <typename View>
+Status SequenceState::check_rows(std::int32_t layer, std::span<const View> components) const {
+  const auto refs = layers_->paged(layer);
+  if (!refs) return refs.status();
+  if (components.size() != (*refs)->size()) {
+    return Status::invalid_argument("layer ", layer, " keeps ", (*refs)->size(),
+                                    " components, got ", components.size(), " arrays");
+  }
+  for (std::size_t i = 0; i < components.size(); ++i) {
+    const PagedComponent& want = *(**refs)[i].component;
+    const View& got = components[i];
+    if (got.heads != want.heads || got.width != want.width || got.tokens != components[0].tokens) {
+      return Status::invalid_argument("layer ", layer, " ", plan_->decls()[want.decl].component,
+                                      ": expected [", components[0].tokens, ", ", want.heads, ", ",
+                                      want.width, "], got [", got.tokens, ", ", got.heads, ", ",
+                                      got.width, "]");
+    }
+  }
+  return Status::ok();
+}
+
+template Status SequenceState::check_rows(std::int32_t, std::span<const codec::RowsView>) const;
+template Status SequenceState::check_rows(std::int32_t,
+                                          std::span<const codec::MutableRowsView>) const;
+
+Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
+                                  std::span<const codec::RowsView> components) const {
+  if (Status status = check_rows(layer, components); !status) return status;
+  const std::uint64_t frontier = written(layer);
+  if (start < length_ || start > frontier) {
+    return Status::invalid_argument("layer ", layer, ": writes may start at ", length_, "..",
+                                    frontier, " (complete..written positions), got ", start);
+  }
+  if (components[0].tokens > tokens_.size() - start) {
+    return Status::invalid_argument("layer ", layer, ": rows reach position ",
+                                    start + components[0].tokens, " but only ", tokens_.size(),
+                                    " tokens are known; extend() the sequence first");
+  }
+  return Status::ok();
+}
+
+Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
+                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  const std::uint64_t block = plan_->block_tokens();
+  const std::size_t before = copies.size();
+  const Status status =
+      tables_[group].make_writable(start / block, (stop - 1) / block, source, copies);
+  for (std::size_t i = before; i < copies.size(); ++i) {
+    copies[i].group = group;
+    // Only the block where the complete positions end can be shared and still be written.
+    copies[i].rows = static_cast<std::uint32_t>(length_ % block);
+  }
+  return status;
+}
+
+std::vector<std::size_t> SequenceState::block_counts() const {
+  std::vector<std::size_t> counts;
+  for (const BlockTable& table : tables_) counts.push_back(table.blocks());
+  return counts;
+}
+
+void SequenceState::cut_blocks(const std::vector<std::size_t>& counts) {
+  for (std::size_t group = 0; group < tables_.size(); ++group) tables_[group].cut(counts[group]);
+}
+
+Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
+                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  if (start == stop) return Status::ok();
+  trim_windows();
+  std::vector<bool> done(tables_.size(), false);
+  const std::vector<std::size_t> blocks = block_counts();
+  for (const PagedRef& ref : **layers_->paged(layer)) {
+    if (done[ref.group]) continue;
+    done[ref.group] = true;
+    if (Status status = prepare_group(ref.group, start, stop, source, copies); !status) {
+      cut_blocks(blocks);
+      return status;
+    }
+  }
+  return Status::ok();
+}
+
+Status SequenceState::prepare_all(std::uint64_t start, std::uint64_t stop,
+                                  arena::ItemSource& source, std::vector<PageCopy>& copies) {
+  const std::vector<std::size_t> blocks = block_counts();
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    if (Status status = prepare_group(group, start, stop, source, copies); !status) {
+      cut_blocks(blocks);
+      return status;
+    }
+  }
+  return Status::ok();
+}
+
+void SequenceState::copy_pages(std::span<const PageCopy> copies) const {
+  for (const PageCopy& copy : copies) {
+    const Pool& pool = *pools_.pages[copy.group];
+    const std::byte* from = pool.data(copy.from);
+    std::byte* to = pool.data(copy.to);
+    for (const PagedComponent& component : plan_->groups()[copy.group].components) {
+      const std::uint64_t rows = std::uint64_t{copy.rows} * component.heads;
+      const std::uint64_t bytes = rows * component.width * dtype_bytes(component.dtype);
+      std::memcpy(to + component.rows_offset, from + component.rows_offset, bytes);
+      std::memcpy(to + component.scales_offset, from + component.scales_offset,
+                  rows * component.row_scale_bytes);
+    }
+  }
+}
+
+void SequenceState::drop_sources(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) pools_.pages[copy.group]->release(copy.from);
+}
+
+std::vector<std::byte*> SequenceState::page_addresses(std::size_t group, std::uint64_t start,
+                                                      std::uint64_t stop) const {
+  const std::uint64_t block = plan_->block_tokens();
+  std::vector<std::byte*> addresses;
+  for (std::uint64_t b = start / block; b < ceil_div(stop, block); ++b) {
+    addresses.push_back(pools_.pages[group]->data(tables_[group].pages()[b]));
+  }
+  return addresses;
+}
+
+Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
+                             std::span<const codec::RowsView> components) {
+  const std::vector<PagedRef>& refs = **layers_->paged(layer);
+  const std::uint64_t stop = start + components[0].tokens;
+  if (start == stop) return Status::ok();
+  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
+  Status status;
+  for (std::size_t i = 0; i < refs.size() && status.is_ok(); ++i) {
+    const PagedComponent& component = *refs[i].component;
+    const auto pages = page_addresses(refs[i].group, start, stop);
+    status = component.dtype == DType::kI8
+                 ? codec::scatter_int8(components[i], int8_pages(pages, component), where)
+                 : codec::scatter_f16(components[i], f16_pages(pages, component), where);
+  }
+  std::uint64_t& frontier = written_[layers_->paged_index(layer)];
+  // Rows that were there before may be half overwritten: they must be written again.
+  frontier = status.is_ok() ? std::max(frontier, stop) : std::min(frontier, start);
+  return status;
+}
+
+Status SequenceState::advance(std::uint64_t positions, bool check_written) {
+  if (positions > tokens_.size() - length_) {
+    return Status::invalid_argument("advance by ", positions, " from position ", length_,
+                                    " passes the ", tokens_.size(),
+                                    " known tokens; extend() the sequence first");
+  }
+  const std::uint64_t target = length_ + positions;
+  for (const auto& [layer, unused] : layers_->all_paged()) {
+    if (check_written && written(layer) < target) {
+      return Status::invalid_argument("advance to position ", target, ": layer ", layer,
+                                      " is written up to ", written(layer), " only");
+    }
+  }
+  length_ = target;
+  if (!check_written) std::fill(written_.begin(), written_.end(), target);
+  return Status::ok();
+}
+
+std::uint64_t SequenceState::window_start(const Group& group, std::uint64_t end) const {
+  return group.window == 0 || end < group.window ? 0 : end - (group.window - 1);
+}
+
+void SequenceState::trim_windows() {
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    const std::uint64_t start = window_start(plan_->groups()[group], length_);
+    tables_[group].trim_before(start / plan_->block_tokens());
+  }
+}
+
+void SequenceState::drop_unfinished() {
+  for (BlockTable& table : tables_) table.cut(ceil_div(length_, plan_->block_tokens()));
+  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, length_);
+}
+
+// ---- Reading ----------------------------------------------------------------------------------
+
+Status SequenceState::check_read(std::int32_t layer, std::uint64_t start,
+                                 std::uint64_t stop) const {
+  const auto refs = layers_->paged(layer);
+  if (!refs) return refs.status();
+  if (start > stop || stop > written(layer)) {
+    return Status::invalid_argument("layer ", layer, ": positions [", start, ", ", stop,
+                                    ") are not within the ", written(layer), " written ones");
+  }
+  for (const PagedRef& ref : **refs) {
+    // Not the blocks decide but the window: what a layer may still see does not depend on how its
+    // rows are stored, and rows behind the window may never have been written here.
+    if (start == stop || start >= window_start(plan_->groups()[ref.group], length_)) continue;
+    return Status::not_found("layer ", layer, ": positions from ", start,
+                             " have left its window of ", plan_->groups()[ref.group].window,
+                             "; the sequence is at ", length_);
+  }
+  return Status::ok();
+}
+
+Status SequenceState::decode(std::int32_t layer, std::uint64_t start,
+                             std::span<const codec::MutableRowsView> components) const {
+  const std::vector<PagedRef>& refs = **layers_->paged(layer);
+  const std::uint64_t stop = start + components[0].tokens;
+  if (start == stop) return Status::ok();
+  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    const PagedComponent& component = *refs[i].component;
+    const auto addresses = page_addresses(refs[i].group, start, stop);
+    Status status;
+    if (component.dtype == DType::kI8) {
+      const auto pages = int8_pages(addresses, component);
+      std::vector<codec::ConstInt8Page> source;
+      for (const codec::Int8Page& page : pages) source.push_back({page.codes, page.scales});
+      status = codec::gather_int8(source, where, components[i]);
+    } else {
+      const auto pages = f16_pages(addresses, component);
+      const std::vector<const std::uint16_t*> source(pages.begin(), pages.end());
+      status = codec::gather_f16(source, where, components[i]);
+    }
+    if (!status.is_ok()) return status;
+  }
+  return Status::ok();
+}
+
+std::byte* SequenceState::slot_bytes() const {
+  return slot_ == kNoItem ? nullptr : pools_.slots->data(slot_);
+}
+
+}  // namespace kvcache::sequence

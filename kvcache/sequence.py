@@ -1,0 +1,228 @@
+"""The live decoder state of one sequence: rows, fixed-size state, snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from kvcache import _core
+from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache.errors import InvalidArgumentError
+from kvcache.speculate import VerifySession
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from kvcache.plan import StatePlan
+
+__all__ = ["Sequence"]
+
+Rows = Any  # an array [tokens, heads, width]
+_ROW_DTYPES = ("float16", "float32", "bfloat16")
+
+
+def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
+    if dtype == "bfloat16":
+        return _core.Bfloat16Array(np.empty(shape, np.uint16))
+    return np.empty(shape, dtype)
+
+
+class Sequence:
+    """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
+
+    Thread-safe: calls on one sequence run one at a time, on different ones side by side.
+    """
+
+    __slots__ = ("_core", "_plan")
+
+    def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
+        self._core = core
+        self._plan = plan
+
+    @property
+    def cached_tokens(self) -> int:
+        """Positions restored by `Cache.open`; the engine starts here."""
+        return self._core.cached_tokens
+
+    @property
+    def matched_tokens(self) -> int:
+        """Positions whose tokens were known, whether or not all components were resident."""
+        return self._core.matched_tokens
+
+    @property
+    def length(self) -> int:
+        """Positions complete in every layer."""
+        return self._core.length
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Known token ids, a copy: those of `open` and of `extend`."""
+        return self._core.tokens()
+
+    def extend(self, tokens: ArrayLike) -> None:
+        """Declare the ids of further positions, before they are written.
+
+        Raises:
+            InvalidArgumentError: the sequence is closed, or an id does not fit int32.
+        """
+        self._core.extend(as_tokens(tokens))
+
+    def write(
+        self,
+        layer: int,
+        start: int,
+        keys: Rows,
+        values: Rows | None = None,
+        index_keys: Rows | None = None,
+    ) -> None:
+        """Store one layer's rows of positions ``[start, start + tokens)``, encoding included.
+
+        Args:
+            layer: index of the decoder layer.
+            start: first position, within ``length`` and what is written of the layer.
+            keys: ``[tokens, heads, width]`` of float16, float32 or bfloat16, after RoPE; any object
+                with the buffer protocol, DLPack on the host or ``__array_interface__``, at any
+                strides as long as the last axis is contiguous; copied, never kept. For MLA the
+                latent, ``[tokens, 1, latent_dim]``.
+            values: the same for values, or the rotary keys of MLA; None for key-only layers.
+            index_keys: the same for the keys of a sparse-attention indexer; None without one.
+
+        Raises:
+            OutOfCapacityError: no page is free and nothing can be evicted.
+            NonFiniteError: an INT8 row is not finite. InvalidArgumentError: shape, position, or
+            closed. After an error no new position is readable.
+        """
+        components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
+        self._core.write(as_layer(layer), as_count(start, "start"), components)
+
+    def read(self, layer: int, start: int, stop: int, dtype: str = "float16") -> tuple[Any, ...]:
+        """Decode one layer's rows of positions ``[start, stop)``.
+
+        Args:
+            layer: index of the decoder layer.
+            start: first position.
+            stop: one past the last position.
+            dtype: ``"float16"``, ``"float32"`` or ``"bfloat16"``.
+
+        Returns:
+            What `write` took, in that order: keys and values ``[stop - start, heads, width]``, or
+            latent and rotary keys, and the index keys where there are any; keys and None for
+            key-only layers. numpy arrays, or for bfloat16, which numpy lacks, `Bfloat16Array`.
+
+        Raises:
+            NotFoundError: positions have left the layer's window.
+            InvalidArgumentError: positions not written, unknown layer or dtype, or closed.
+        """
+        layer, start = as_layer(layer), as_count(start, "start")
+        stop = as_count(stop, "stop")
+        if not isinstance(dtype, str | np.dtype) or dtype not in _ROW_DTYPES:
+            raise InvalidArgumentError(
+                f"dtype: expected {', '.join(map(repr, _ROW_DTYPES))}, got {dtype!r}"
+            )
+        if not start <= stop <= self._core.written(layer):
+            raise InvalidArgumentError(
+                f"positions [{start}, {stop}) of layer {layer} are not within the "
+                f"{self._core.written(layer)} written ones"
+            )
+        rows = [
+            _empty_rows((stop - start, part.heads, part.width), dtype)
+            for part in self._plan.paged_components(layer)
+        ]
+        self._core.read(layer, start, rows)
+        return tuple(rows) if len(rows) > 1 else (rows[0], None)
+
+    def state(self, layer: int, name: str) -> NDArray[Any]:
+        """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.
+
+        The view is live: update it in place as positions run, then `advance`. It stays valid, and
+        keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits.
+
+        Raises:
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        return self._core.state(as_layer(layer), as_text(name, "name"))
+
+    def advance(self, positions: int) -> None:
+        """The next ``positions`` are complete in every layer, and the fixed-size state is there.
+
+        Raises:
+            InvalidArgumentError: a layer's rows are missing, or the tokens are not known.
+        """
+        self._core.advance(as_count(positions, "positions"))
+
+    def snapshot(self) -> int:
+        """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
+
+        Returns:
+            The position. A model without fixed-size state has nothing to copy.
+
+        Raises:
+            OutOfCapacityError: no room, and nothing can be evicted.
+        """
+        return self._core.snapshot()
+
+    def prefill_stops(self) -> list[int]:
+        """Positions at which a prefill chunk should end, so that a snapshot there pays.
+
+        Where this prompt leaves what is known, and before its last token (which must run again).
+        """
+        return self._core.prefill_stops()
+
+    def publish(self) -> None:
+        """Let later sequences reuse the complete positions, the tail and the snapshots."""
+        self._core.publish()
+
+    def fork(self) -> Sequence:
+        """Open a second sequence in the same state; pages are shared until written.
+
+        Raises:
+            OutOfCapacityError: no slot is free, or the plan's ``sequences`` are all open.
+        """
+        return Sequence(self._core.fork(), self._plan)
+
+    def truncate(self, position: int) -> None:
+        """Forget everything from ``position`` on, tokens included.
+
+        Raises:
+            UnsupportedError: the fixed-size state has no snapshot there, or a window has passed.
+            InvalidArgumentError: ``position`` is negative or beyond ``length``.
+        """
+        self._core.truncate(as_count(position, "position"))
+
+    def begin_verify(self, drafts: ArrayLike) -> VerifySession:
+        """Start running the last known token and ``drafts`` after it, to keep some of them.
+
+        Exactly one token must be known that has not run: `extend` by the one sampled last, first.
+        Until the session is committed or rolled back every other call that changes the sequence,
+        and `state`, raises InvalidArgumentError; `read` sees what the session has written, and
+        `close` ends both.
+
+        Args:
+            drafts: proposed ids of the positions after that token; may be empty.
+
+        Raises:
+            InvalidArgumentError: not exactly one token waits, a session is open, or closed.
+            OutOfCapacityError: no room for the rows and a copy of the fixed-size state for each.
+        """
+        return VerifySession(self, _core.begin_verify(self._core, as_tokens(drafts)))
+
+    def close(self) -> None:
+        """Give everything back. What was published stays. Closing twice is fine."""
+        self._core.close()
+
+    @property
+    def is_open(self) -> bool:
+        """False once closed."""
+        return self._core.is_open
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if not self.is_open:
+            return "<Sequence closed>"
+        return f"<Sequence {self.length} of {len(self.tokens)} positions>"

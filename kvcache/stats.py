@@ -1,0 +1,64 @@
+"""What a cache counts, and why a prompt would hit as far as it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CacheStats", "Explanation"]
+
+Limit = Literal["last token", "tokens", "snapshot", "window"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """Counters of a cache. Bytes are the arena's ledger, not the process's memory."""
+
+    budget_bytes: int
+    committed_bytes: int  #: spans taken from the budget
+    peak_bytes: int  #: most spans ever taken
+    used_bytes: int  #: exact bytes of live pages, slots and snapshots
+    open_sequences: int
+    pages: int  #: live, of all groups
+    slots: int
+    snapshots: int  #: live, of sequences, of verify sessions and of the index
+    indexed_blocks: int
+    indexed_tokens: int
+    indexed_snapshots: int
+    evicted_blocks: int
+    evicted_snapshots: int
+    opens: int
+    hits: int  #: opens with cached tokens
+    asked_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a prompt would hit as far as it does."""
+
+    tokens: int  #: asked
+    matched_tokens: int  #: longest prefix whose tokens are known
+    cached_tokens: int  #: what a hit would cover
+    nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
+    limited_by: Limit
+
+    @property
+    def lost_tokens(self) -> int:
+        """Known positions that must be computed again."""
+        return self.matched_tokens - self.cached_tokens
+
+    def __str__(self) -> str:
+        reason = {
+            "last token": "only the last token must run",
+            "tokens": "no stored prefix continues with these tokens",
+            "snapshot": (
+                "the fixed-size state has no snapshot further on "
+                f"(nearest at {self.nearest_snapshot}); take snapshot() where prompts branch"
+            ),
+            "window": "a sliding group has lost its window there; publish() after each chunk",
+        }[self.limited_by]
+        return (
+            f"{self.cached_tokens} of {self.tokens} tokens reusable, {self.matched_tokens} known, "
+            f"{self.lost_tokens} lost: {reason}"
+        )
