@@ -29,6 +29,9 @@ _LIMITS: dict[_core.HitLimit, Limit] = {
 class Cache:
     """Pages, slots, snapshots and the prefix index of one model, within the plan's memory.
 
+    Thread-safe. In a child of ``fork()`` every call of a handle of the parent, a sequence's too,
+    raises InvalidArgumentError; make a new cache there.
+
     Args:
         plan: sizes and layout.
         policy: eviction policy, ``"lru"``.

@@ -19,6 +19,7 @@ using kvcache::Explanation;
 using kvcache::HitLimit;
 using kvcache::PrefixSpace;
 using kvcache::StatePlan;
+using kvcache::bindings::own;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
@@ -80,7 +81,7 @@ void bind_cache(py::module_& m) {
               const std::string& adapter, const std::string& salt) {
              const auto span = token_span(tokens);
              const ReleaseGil nogil;
-             return cache.explain(span, {name, adapter, salt});
+             return own(cache).explain(span, {name, adapter, salt});
            })
       .def(
           "save",
@@ -100,7 +101,9 @@ void bind_cache(py::module_& m) {
              const ReleaseGil nogil;
              return unwrap(cache.load(where, {name, adapter, salt}));
            })
-      .def("stats", &Cache::stats, py::call_guard<ReleaseGil>())
-      .def("clear", &Cache::clear, py::call_guard<ReleaseGil>())
+      .def(
+          "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())
+      .def(
+          "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
       .def_property_readonly("policy", &Cache::policy);
 }

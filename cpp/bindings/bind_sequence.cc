@@ -14,6 +14,7 @@ namespace {
 using kvcache::Sequence;
 using kvcache::StateView;
 using kvcache::bindings::Components;
+using kvcache::bindings::own;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
@@ -45,7 +46,7 @@ py::array state_array(const Sequence& sequence, std::int32_t layer, const std::s
 }
 
 py::array_t<std::int32_t> token_array(const Sequence& sequence) {
-  const std::vector<std::int32_t> tokens = sequence.tokens();
+  const std::vector<std::int32_t> tokens = own(sequence).tokens();
   return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
@@ -56,7 +57,9 @@ void bind_sequence(py::module_& m) {
   py::class_<Sequence, py::smart_holder>(m, "Sequence")
       .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
       .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
-      .def_property_readonly("length", py::cpp_function(&Sequence::length, release_gil()))
+      .def_property_readonly(
+          "length",
+          py::cpp_function([](const Sequence& s) { return own(s).length(); }, release_gil()))
       .def_property_readonly("is_open", py::cpp_function(&Sequence::is_open, release_gil()))
       .def(
           "written", [](const Sequence& s, std::int32_t layer) { return unwrap(s.written(layer)); },
@@ -75,7 +78,8 @@ void bind_sequence(py::module_& m) {
           "advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
       .def(
           "snapshot", [](Sequence& s) { return unwrap(s.snapshot()); }, release_gil())
-      .def("prefill_stops", &Sequence::prefill_stops, release_gil())
+      .def(
+          "prefill_stops", [](const Sequence& s) { return own(s).prefill_stops(); }, release_gil())
       .def(
           "publish", [](Sequence& s) { unwrap(s.publish()); }, release_gil())
       .def(

@@ -29,4 +29,11 @@ T unwrap(Result<T> result) {
   return std::move(result).value();
 }
 
+// `handle`, unless it belongs to another process: for calls that return no status of their own.
+template <typename Handle>
+Handle& own(Handle& handle) {
+  unwrap(handle.check_process());
+  return handle;
+}
+
 }  // namespace kvcache::bindings

@@ -5,7 +5,8 @@
  * 3. kvcache_last_error() has the text of the calling thread's last failure, until its next one.
  * 4. Numbers of statuses and enumerations are those of C++ (kvcache/status.h, kvcache/types.h).
  * 5. What a call does, its units, its statuses and its thread safety are those of the function of
- *    the same name in kvcache/cache.h. A handle may be freed only once.
+ *    the same name in kvcache/cache.h. A handle may be freed only once. In a child of fork() calls
+ *    on its parent's handles fail, and freeing them is fine.
  * Strings are UTF-8 and end with a zero; data that may hold zeros comes with its length.
  */
 #ifndef KVCACHE_C_H

@@ -10,7 +10,8 @@
 //
 // Thread safety: Cache and Sequence are thread-safe; a sequence's calls run one at a time, calls on
 // different sequences run side by side. Copies and encoding happen outside the cache's lock.
-// Handles do not survive fork() of the process.
+// Handles do not survive fork() of the process: in the child every call that can fail is
+// kInvalidArgument, others answer as an empty cache does, and destructors leave the memory alone.
 #pragma once
 
 #include <cstddef>
@@ -110,6 +111,8 @@ class Cache {
   void clear();
   const StatePlan& plan() const;
   std::string policy() const;
+  // kInvalidArgument: this is a child of the process that made the cache.
+  Status check_process() const;
 
  private:
   explicit Cache(std::shared_ptr<CacheCore> core);

@@ -82,6 +82,9 @@ class Sequence {
   Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts);
   void close();
   bool is_open() const;
+  // kInvalidArgument: this is a child of the process that opened the sequence. Calls that return a
+  // status fail likewise, others answer as if it were closed, and close() does nothing.
+  Status check_process() const;
 
  private:
   friend class Cache;

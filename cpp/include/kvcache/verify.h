@@ -36,7 +36,9 @@ class VerifySession {
   std::uint64_t rows() const { return tokens_.size(); }
   std::uint64_t start() const { return start_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
-  // False after commit() or rollback(), and once the sequence is closed.
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
+  // False after commit() or rollback(), once the sequence is closed, and in a child of fork().
   bool is_open() const;
 
   // One layer's rows of all positions, one view for each component of the layer in declared order.

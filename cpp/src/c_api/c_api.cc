@@ -136,6 +136,7 @@ void kvcache_cache_destroy(kvcache_cache* cache) { delete cache; }
 
 kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* out) {
   if (cache == nullptr || out == nullptr) return null_argument("cache or out");
+  if (Status status = cache->cache->check_process(); !status) return fail(status);
   const kvcache::CacheStats stats = cache->cache->stats();
   *out = {stats.budget_bytes,      stats.committed_bytes, stats.peak_bytes,
           stats.used_bytes,        stats.open_sequences,  stats.indexed_blocks,

@@ -55,8 +55,10 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   }
   auto arena = arena::Arena::create(budget, specs, options.backing);
   if (!arena) return arena.status();
-  return std::shared_ptr<CacheCore>(new CacheCore(
-      std::move(plan), options.backing, std::move(arena).value(), std::move(policy).value()));
+  return std::shared_ptr<CacheCore>(
+      new CacheCore(std::move(plan), options.backing, std::move(arena).value(),
+                    std::move(policy).value()),
+      DeleteInOwnProcess());
 }
 
 Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
@@ -91,10 +93,13 @@ Result<std::unique_ptr<Cache>> Cache::create(StatePlan plan, const CacheOptions&
   return std::unique_ptr<Cache>(new Cache(std::move(core).value()));
 }
 
+Status Cache::check_process() const { return core_->mutex.check_process(); }
+
 Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixSpace& space) {
+  if (Status status = check_process(); !status) return status;
   if (tokens.empty()) return Status::invalid_argument("open: a sequence needs at least one token");
   CacheCore& core = *core_;
-  auto sequence = std::make_shared<SequenceCore>(core_);
+  auto sequence = SequenceCore::create(core_);
   std::string key = space_key(space);
   sequence::SequenceState state(core.plan, core.layers, core.pools, key,
                                 {tokens.begin(), tokens.end()});
@@ -143,7 +148,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
 Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const {
   Explanation explanation;
   explanation.tokens = tokens.size();
-  if (tokens.empty()) return explanation;
+  if (tokens.empty() || !check_process()) return explanation;
   const std::lock_guard lock(core_->mutex);
   const prefix::Match match = core_->index.match(space_key(space), tokens, false);
   explanation.matched_tokens = match.matched;
@@ -154,6 +159,7 @@ Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpa
 }
 
 CacheStats Cache::stats() const {
+  if (!check_process()) return {};
   const std::lock_guard lock(core_->mutex);
   CacheStats stats = core_->counters;
   const prefix::IndexCounts& counts = core_->index.counts();
@@ -175,6 +181,7 @@ CacheStats Cache::stats() const {
 }
 
 void Cache::clear() {
+  if (!check_process()) return;
   const std::lock_guard lock(core_->mutex);
   core_->index.clear();
 }

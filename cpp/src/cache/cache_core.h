@@ -1,6 +1,7 @@
 // What the facade shares between a cache and its sequences: the arena, the index and their lock.
 // Thread safety: `mutex` guards arena, index and every block table; a sequence's own mutex is taken
-// first. Nothing is copied, encoded or written to disk while `mutex` is held.
+// first. Nothing is copied, encoded or written to disk while `mutex` is held. In a child of fork()
+// the locks do not block and guard nothing: whoever takes one checks the process first, or next.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "arena/pool_map.h"
+#include "base/process.h"
 #include "kvcache/cache.h"
 #include "prefix/radix_index.h"
 #include "sequence/layer_map.h"
@@ -36,7 +38,7 @@ class CacheCore final : public arena::ItemSource {
   const bool backing;
   const sequence::LayerMap layers;
 
-  mutable std::mutex mutex;
+  mutable ProcessMutex mutex;
   const std::unique_ptr<arena::Arena> arena;
   const arena::PoolMap pools;
   prefix::RadixIndex index;
@@ -49,18 +51,23 @@ class CacheCore final : public arena::ItemSource {
 
 // A sequence's lock and state. `state` is empty once closed.
 struct SequenceCore {
-  explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
+  static std::shared_ptr<SequenceCore> create(std::shared_ptr<CacheCore> cache);
 
   const std::shared_ptr<CacheCore> cache;
-  mutable std::mutex mutex;
+  mutable ProcessMutex mutex;
   std::optional<sequence::SequenceState> state;
   std::uint64_t cached_tokens = 0;
   std::uint64_t matched_tokens = 0;
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
 
-  // Own. Why a call that changes the sequence may not run: it is closed, or a verify is open.
+  // Own. Why no call may run: the sequence is closed, or belongs to another process.
+  Status check_open() const;
+  // Own. Why a call that changes the sequence may not run: the same, or a verify is open.
   Status check_idle(std::string_view call) const;
+
+ private:
+  explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
 };
 
 // Own. A tensor inside an item; the view keeps the item. Takes the cache's lock.

@@ -190,6 +190,7 @@ bool is_resident(CacheCore& core, const std::string& key, const persist::PromptC
 Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::int32_t> tokens,
                                   const PrefixSpace& space, const SaveOptions& options) {
   CacheCore& core = *core_;
+  if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("save"); !status) return status;
   if (tokens.empty()) return Status::invalid_argument("save: a prefix needs at least one token");
   const std::string key = space_key(space);
@@ -214,6 +215,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
 
 Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space) {
   CacheCore& core = *core_;
+  if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("load"); !status) return status;
   const auto file = persist::PromptCacheReader::open(path, core.plan, space_digest(space));
   if (!file) return file.status();

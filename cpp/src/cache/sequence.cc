@@ -18,8 +18,17 @@ Status closed() { return Status::invalid_argument("the sequence is closed"); }
 
 }  // namespace
 
+std::shared_ptr<SequenceCore> SequenceCore::create(std::shared_ptr<CacheCore> cache) {
+  return {new SequenceCore(std::move(cache)), DeleteInOwnProcess()};
+}
+
+Status SequenceCore::check_open() const {
+  if (Status status = mutex.check_process(); !status) return status;
+  return state ? Status::ok() : closed();
+}
+
 Status SequenceCore::check_idle(std::string_view call) const {
-  if (!state) return closed();
+  if (Status status = check_open(); !status) return status;
   if (!verify) return Status::ok();
   return Status::invalid_argument(call, ": a verify session of ", verify->rows(), " rows at ",
                                   verify->start(), " is open; commit() it or roll it back first");
@@ -36,7 +45,7 @@ StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool,
   view.data = pool.data(item) + component.offset;
   view.pin = std::shared_ptr<void>(view.data, [cache, &pool, item](void*) {
     const std::lock_guard lock(cache->mutex);
-    pool.release(item);
+    if (cache->mutex.is_own_process()) pool.release(item);
   });
   return view;
 }
@@ -57,7 +66,7 @@ Sequence::~Sequence() { close(); }
 void Sequence::close() {
   if (!core_) return;
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return;
+  if (!core_->check_open()) return;
   const std::lock_guard lock(core_->cache->mutex);
   if (core_->verify) core_->verify->release();
   core_->verify.reset();
@@ -66,10 +75,14 @@ void Sequence::close() {
   --core_->cache->counters.open_sequences;
 }
 
+Status Sequence::check_process() const {
+  return core_ ? core_->mutex.check_process() : Status::ok();
+}
+
 bool Sequence::is_open() const {
   if (!core_) return false;
   const std::lock_guard own(core_->mutex);
-  return core_->state.has_value();
+  return core_->check_open().is_ok();
 }
 
 std::uint64_t Sequence::cached_tokens() const { return core_ ? core_->cached_tokens : 0; }
@@ -78,13 +91,13 @@ std::uint64_t Sequence::matched_tokens() const { return core_ ? core_->matched_t
 std::uint64_t Sequence::length() const {
   if (!core_) return 0;
   const std::lock_guard own(core_->mutex);
-  return core_->state ? core_->state->length() : 0;
+  return core_->check_open() ? core_->state->length() : 0;
 }
 
 Result<std::uint64_t> Sequence::written(std::int32_t layer) const {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_open(); !status) return status;
   if (const auto refs = core_->cache->layers.paged(layer); !refs) return refs.status();
   return core_->state->written(layer);
 }
@@ -92,7 +105,7 @@ Result<std::uint64_t> Sequence::written(std::int32_t layer) const {
 std::vector<std::int32_t> Sequence::tokens() const {
   if (!core_) return {};
   const std::lock_guard own(core_->mutex);
-  return core_->state ? core_->state->tokens() : std::vector<std::int32_t>();
+  return core_->check_open() ? core_->state->tokens() : std::vector<std::int32_t>();
 }
 
 Status Sequence::extend(std::span<const std::int32_t> tokens) {
@@ -131,7 +144,7 @@ Status Sequence::read(std::int32_t layer, std::uint64_t start,
                       std::span<const codec::MutableRowsView> components) const {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return closed();
+  if (Status status = core_->check_open(); !status) return status;
   if (Status status = core_->cache->check_backing("read"); !status) return status;
   if (Status status = core_->state->check_rows(layer, components); !status) return status;
   const std::uint64_t tokens = components[0].tokens;
@@ -194,7 +207,7 @@ Result<std::uint64_t> Sequence::snapshot() {
 std::vector<std::uint64_t> Sequence::prefill_stops() const {
   if (!core_) return {};
   const std::lock_guard own(core_->mutex);
-  if (!core_->state) return {};
+  if (!core_->check_open()) return {};
   const std::uint64_t length = core_->state->length();
   const std::uint64_t end = core_->state->tokens().size();
   std::vector<std::uint64_t> stops;
@@ -229,7 +242,7 @@ Result<Sequence> Sequence::fork() {
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("fork"); !status) return status;
   CacheCore& cache = *core_->cache;
-  auto child = std::make_shared<SequenceCore>(core_->cache);
+  auto child = SequenceCore::create(core_->cache);
   {
     const std::lock_guard lock(cache.mutex);
     if (Status status = cache.check_sequences(); !status) return status;

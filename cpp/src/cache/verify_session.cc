@@ -69,7 +69,12 @@ bool VerifySession::is_open() const {
   return check_open("").is_ok();
 }
 
+Status VerifySession::check_process() const {
+  return core_ ? core_->mutex.check_process() : Status::ok();
+}
+
 Status VerifySession::check_open(std::string_view call) const {
+  if (Status status = check_process(); !status) return status;
   if (core_->verify && core_->verify_serial == serial_) return Status::ok();
   return Status::invalid_argument(call, ": the verify session has ended",
                                   core_->state ? "" : "; its sequence is closed");

@@ -1,0 +1,246 @@
+"""Handles in a child of fork(): a clear error, whatever other threads were doing meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model.driver import AMPLE, make_driver
+from model.soak import step
+from support.forked import in_child
+
+from kvcache import Cache, KVCacheError, Sequence, VerifySession
+
+Call = Callable[[Any], object]
+ROWS = np.zeros((1, 2, 4), np.float16)
+VALUES = np.zeros((1, 2, 8), np.float16)
+
+#: Every public call of a handle. A new one is added here, or to what works everywhere.
+CALLS: dict[type, dict[str, Call]] = {
+    Cache: {
+        "open": lambda cache: cache.open([1, 2]),
+        "explain": lambda cache: cache.explain([1, 2]),
+        "save": lambda cache: cache.save("unused", [1, 2]),
+        "load": lambda cache: cache.load("unused"),
+        "stats": lambda cache: cache.stats(),
+        "clear": lambda cache: cache.clear(),
+    },
+    Sequence: {
+        "length": lambda seq: seq.length,
+        "tokens": lambda seq: seq.tokens,
+        "extend": lambda seq: seq.extend([3]),
+        "write": lambda seq: seq.write(0, 0, ROWS, VALUES),
+        "read": lambda seq: seq.read(0, 0, 1),
+        "state": lambda seq: seq.state(1, "state.recurrent"),
+        "advance": lambda seq: seq.advance(1),
+        "snapshot": lambda seq: seq.snapshot(),
+        "prefill_stops": lambda seq: seq.prefill_stops(),
+        "publish": lambda seq: seq.publish(),
+        "fork": lambda seq: seq.fork(),
+        "truncate": lambda seq: seq.truncate(0),
+        "begin_verify": lambda seq: seq.begin_verify([]),
+    },
+    VerifySession: {
+        "write": lambda session: session.write(0, ROWS, VALUES),
+        "state": lambda session: session.state(0, 1, "state.recurrent"),
+        "commit": lambda session: session.commit(1),
+        "rollback": lambda session: session.rollback(),
+    },
+}
+#: Facts that never change, and what has to work wherever a handle is dropped.
+EVERYWHERE: dict[type, set[str]] = {
+    Cache: {"plan", "policy"},
+    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close"},
+    VerifySession: {"rows", "tokens", "positions", "is_open"},
+}
+
+
+def handles() -> dict[type, Any]:
+    """One of each, all in use, with a view of the state on top."""
+    cache = make_driver("hybrid", AMPLE).cache
+    busy = cache.open([7])
+    return {
+        Cache: cache,
+        Sequence: cache.open([1, 2]),
+        VerifySession: busy.begin_verify([8]),
+        np.ndarray: cache.open([5]).state(1, "state.recurrent"),
+    }
+
+
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_every_public_call_is_covered(kind: type) -> None:
+    public = {name for name in dir(kind) if not name.startswith("_")}
+    assert public == set(CALLS[kind]) | EVERYWHERE[kind]
+
+
+def test_every_call_is_refused_in_a_child() -> None:
+    made = handles()
+
+    def child() -> None:
+        for kind, calls in CALLS.items():
+            for call in calls.values():
+                with pytest.raises(KVCacheError, match=r"before fork\(\)"):
+                    call(made[kind])
+
+    assert in_child(child) == ""
+    assert made[Cache].stats().open_sequences == 2  # the view's is closed
+
+
+def test_a_child_drops_handles_without_a_trace() -> None:
+    made = handles()
+    used = made[Cache].stats()
+
+    def child() -> None:
+        assert not made[Sequence].is_open
+        assert not made[VerifySession].is_open
+        assert "closed" in repr(made[Sequence])
+        assert "ended" in repr(made[VerifySession])
+        made[Sequence].close()
+        with made[VerifySession]:
+            pass
+        made[np.ndarray][...] = 1  # a private copy of the memory
+        made.clear()
+        gc.collect()
+
+    assert in_child(child) == ""
+    assert made[Cache].stats() == used
+    assert not made[np.ndarray].any()
+
+
+def test_a_child_makes_its_own_cache_which_its_own_child_cannot_use() -> None:
+    driver = make_driver("hybrid", AMPLE)
+    driver.open([1, 2, 3])
+
+    def use() -> None:
+        own = make_driver("hybrid", AMPLE)
+        rng = random.Random(1)
+        for _ in range(100):
+            step(rng, own)
+        assert "before fork()" in in_child(own.cache.stats)
+        own.finish()
+
+    assert in_child(use) == ""
+    driver.finish()
+
+
+@contextmanager
+def busy_threads(count: int) -> Iterator[None]:
+    """Threads that open, run, publish and close in one cache."""
+    stop = threading.Event()
+    shared = Cache(make_driver("hybrid", AMPLE, sequences=64).plan)
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        while not stop.is_set():
+            tokens = [rng.randrange(3) for _ in range(20)]
+            with shared.open(tokens) as seq, seq.fork():
+                if seq.cached_tokens < 5:
+                    for layer in (0, 2):
+                        n = 5 - seq.cached_tokens
+                        seq.write(layer, seq.cached_tokens, ROWS.repeat(n, 0), VALUES.repeat(n, 0))
+                    seq.advance(5 - seq.cached_tokens)
+                    seq.snapshot()
+                    seq.publish()
+                shared.stats()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield shared
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_forks_among_busy_threads_neither_hang_nor_corrupt() -> None:
+    with busy_threads(4) as shared:
+        seq = shared.open([9, 9])
+
+        def child() -> None:
+            for use in (shared.stats, lambda: shared.open([1]), lambda: seq.length, seq.publish):
+                with pytest.raises(KVCacheError, match=r"before fork\(\)"):
+                    use()
+            seq.close()
+
+        assert {in_child(child) for _ in range(200)} == {""}
+        seq.close()
+    shared.clear()
+    stats = shared.stats()
+    assert (stats.used_bytes, stats.open_sequences) == (0, 0)
+
+
+def _worker(cache: Cache, seq: Sequence, answers: Any) -> None:
+    try:
+        cache.open([1])
+    except KVCacheError as error:
+        answers.put(str(error))
+    with Cache(cache.plan).open([1, 2]) as own:
+        answers.put(own.length)
+    seq.close()
+
+
+def test_multiprocessing_by_fork_gets_the_error_and_exits_cleanly() -> None:
+    made = handles()
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    worker = context.Process(target=_worker, args=(made[Cache], made[Sequence], answers))
+    worker.start()
+    assert "before fork()" in answers.get(timeout=60)
+    assert answers.get(timeout=60) == 0
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert made[Sequence].is_open
+
+
+def test_a_child_may_end_with_a_full_shutdown_of_the_interpreter() -> None:
+    code = """
+import os, threading
+from kvcache import Cache, StatePlan
+from model.driver import SHAPES
+cache = Cache(StatePlan(SHAPES["hybrid"], memory="4MiB", block_tokens=4, sequences=8))
+seq = cache.open([1, 2])
+view = seq.state(1, "state.recurrent")
+session = cache.open([4]).begin_verify([3])
+def serve():
+    while True:
+        cache.open([1, 2, 3]).close()
+threading.Thread(target=serve, daemon=True).start()
+children = [os.fork() for _ in range(3)]
+if all(children):
+    for child in children:
+        os.waitpid(child, 0)
+print("end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("end") == 8
+
+
+def test_a_plan_is_a_value_and_works_in_a_child() -> None:
+    plan = make_driver("hybrid", AMPLE).plan
+
+    def child() -> None:
+        assert Cache(plan).stats().used_bytes == 0
+        assert plan.sequence_bytes(10) > 0
+
+    assert in_child(child) == ""
