@@ -44,7 +44,7 @@ class Index {
                                               arena::pool_specs(plan_, 0), false))
                    .value()),
         pools(arena::map_pools(plan_, *arena_)),
-        index(plan_, pools, std::move(evict::make_policy("lru")).value()) {}
+        index(plan_, pools, std::move(evict::make_policy("lru", {})).value()) {}
 
   // Tables of a sequence that has computed `tokens`; blocks before `first` are let go.
   BlockTables compute(const Tokens& tokens, std::uint64_t first = 0) {

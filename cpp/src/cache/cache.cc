@@ -35,7 +35,8 @@ CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
   // Reads and writes need a codec row: better to know before there is anything to lose.
   if (Status status = codec::check_isa(); !status) return status;
-  auto policy = evict::make_policy(options.policy);
+  const evict::Costs costs{plan.block_tokens(), plan.block_bytes(), plan.slot_bytes()};
+  auto policy = evict::make_policy(options.policy, costs);
   if (!policy) return policy.status();
   std::uint64_t budget = plan.options().memory_bytes;
   if (!options.backing && options.capacity_blocks > 0) {

@@ -1,35 +1,35 @@
 // Least recently used, over run tails and snapshots together. Of equal age the run tail goes first:
 // without its last blocks a path still serves its shallower snapshots.
-#include "evict/lru.h"
-
+#include <memory>
 #include <set>
-#include <tuple>
+#include <utility>
+
+#include "evict/policies.h"
+#include "evict/unit_table.h"
 
 namespace kvcache::evict {
 namespace {
 
-struct OldestFirst {
-  bool operator()(const Candidate& a, const Candidate& b) const {
-    return std::tie(a.last_access, a.kind, a.id) < std::tie(b.last_access, b.kind, b.id);
-  }
-};
-
-class Lru final : public Policy {
+class Lru final : public FactPolicy {
  public:
   std::string_view name() const override { return "lru"; }
-  void insert(const Candidate& candidate) override { order_.insert(candidate); }
-  void erase(const Candidate& candidate) override { order_.erase(candidate); }
-  std::optional<Candidate> victim() const override {
-    if (order_.empty()) return std::nullopt;
-    return *order_.begin();
+  std::optional<Unit> victim(const MayGo& may_go) override {
+    for (const auto& [last_access, unit] : order_) {
+      if (may_go(unit)) return unit;
+    }
+    return std::nullopt;
   }
 
  private:
-  std::set<Candidate, OldestFirst> order_;
+  void place(Unit unit, UnitFacts& facts) override { order_.insert({facts.last_access, unit}); }
+  void unplace(Unit unit, UnitFacts& facts) override { order_.erase({facts.last_access, unit}); }
+  void forget() override { order_.clear(); }
+
+  std::set<std::pair<std::uint64_t, Unit>> order_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> make_lru() { return std::make_unique<Lru>(); }
+std::unique_ptr<Policy> make_lru(const Costs&) { return std::make_unique<Lru>(); }
 
 }  // namespace kvcache::evict

@@ -1,7 +1,7 @@
 #include <array>
 #include <string>
 
-#include "evict/lru.h"
+#include "evict/policies.h"
 #include "evict/policy.h"
 
 namespace kvcache::evict {
@@ -9,7 +9,7 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  std::unique_ptr<Policy> (*make)();
+  std::unique_ptr<Policy> (*make)(const Costs&);
 };
 
 // One line for each policy.
@@ -17,10 +17,10 @@ constexpr std::array kPolicies = {Entry{"lru", &make_lru}};
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> make_policy(std::string_view name) {
+Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const Costs& costs) {
   std::string known;
   for (const Entry& entry : kPolicies) {
-    if (entry.name == name) return entry.make();
+    if (entry.name == name) return entry.make(costs);
     known += known.empty() ? "" : ", ";
     known += entry.name;
   }

@@ -99,7 +99,8 @@ std::uint32_t RadixIndex::deepest_snapshot(const std::vector<Step>& path,
   return UINT32_MAX;
 }
 
-Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> tokens, bool touch) {
+Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> tokens, bool touch,
+                        std::uint64_t now_ms) {
   Match match;
   const NodeId root = root_of(space, false);
   if (root == kNoNode) return match;
@@ -132,14 +133,15 @@ Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> to
   match.tables = path_tables(path, usable);
   if (touch) {
     ++clock_;
+    if (policy_->learns()) policy_->arrive({now_ms, path.back().node, match.matched});
     for (const Step& step : path) {
       const Node& node = nodes_[step.node];
       // A run that the prompt leaves half-way is cut in two by insert(); until then its unused end
       // must not look used, and the pages that the hit takes are held anyway.
       if (node.start >= usable || step.end < node.end()) break;
-      this->touch(step.node);
+      policy_->use(evict::run_unit(step.node), clock_);
     }
-    if (snapshot != UINT32_MAX) touch_snapshot(snapshot);
+    if (snapshot != UINT32_MAX) policy_->use(evict::snapshot_unit(snapshot), clock_);
   }
   return match;
 }
@@ -170,12 +172,11 @@ void RadixIndex::insert(std::string_view space, std::span<const std::int32_t> to
   }
   const std::uint64_t known = path.empty() ? 0 : nodes_[parent].end();
   if (known < tokens.size()) {
-    const auto rest = tokens.subspan(known);
-    if (path.empty() || !try_extend(parent, rest, tables)) {
-      path.push_back(add_child(parent, known, rest, tables));
+    if (path.empty() || !try_extend(parent, tokens, tables)) {
+      path.push_back(add_child(parent, known, tokens, tables));
     }
   }
-  for (const NodeId id : path) touch(id);
+  for (const NodeId id : path) policy_->use(evict::run_unit(id), clock_);
   for (const SnapshotRef& ref : snapshots) {
     for (const NodeId id : path) {
       if (ref.position > nodes_[id].start && ref.position <= nodes_[id].end()) {
@@ -191,6 +192,7 @@ RadixIndex::NodeId RadixIndex::root_of(std::string_view space, bool create) {
   if (!create) return kNoNode;
   const NodeId root = new_node();
   nodes_[root].space = space;
+  policy_->add_root(root, space);
   roots_.emplace(space, root);
   return root;
 }
@@ -229,7 +231,6 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   upper.parent = lower.parent;
   upper.children = 1;
   upper.start = lower.start;
-  upper.last_access = lower.last_access;
   upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + cut);
   upper.pages.resize(lower.pages.size());
   for (std::size_t group = 0; group < lower.pages.size(); ++group) {
@@ -251,6 +252,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   lower.parent = upper_id;
   edges_[edge(upper.parent, upper.tokens.front())] = upper_id;
   edges_[edge(upper_id, lower.tokens.front())] = id;
+  policy_->split_run(upper_id, id, position);
   return upper_id;
 }
 
@@ -266,7 +268,8 @@ bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
       if (node.pages[group][old_blocks - 1 - first] != tables[group][old_blocks - 1]) return false;
     }
   }
-  node.tokens.insert(node.tokens.end(), tokens.begin(), tokens.end());
+  const auto rest = tokens.subspan(node.end());
+  node.tokens.insert(node.tokens.end(), rest.begin(), rest.end());
   const std::uint64_t new_blocks = blocks_to(node.end());
   for (std::size_t group = 0; group < tables.size(); ++group) {
     for (std::uint64_t b = old_blocks; b < new_blocks; ++b) {
@@ -275,8 +278,9 @@ bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
       node.pages[group].push_back(page);
     }
   }
-  counts_.tokens += tokens.size();
+  counts_.tokens += rest.size();
   counts_.blocks += new_blocks - old_blocks;
+  policy_->grow_run(id, tokens);
   return true;
 }
 
@@ -285,13 +289,13 @@ RadixIndex::NodeId RadixIndex::add_child(NodeId parent, std::uint64_t start,
                                          const BlockTables& tables) {
   const NodeId id = new_node();
   Node& node = nodes_[id];
-  if (is_candidate(nodes_[parent])) policy_->erase(run_candidate(parent));
+  if (is_candidate(nodes_[parent])) policy_->erase(evict::run_unit(parent));
   ++nodes_[parent].children;
-  edges_[edge(parent, tokens.front())] = id;
+  const auto rest = tokens.subspan(start);
+  edges_[edge(parent, rest.front())] = id;
   node.parent = parent;
   node.start = start;
-  node.last_access = clock_;
-  node.tokens.assign(tokens.begin(), tokens.end());
+  node.tokens.assign(rest.begin(), rest.end());
   const std::uint64_t first = block_of(start);
   const std::uint64_t stop = blocks_to(node.end());
   for (std::size_t group = 0; group < tables.size(); ++group) {
@@ -300,9 +304,10 @@ RadixIndex::NodeId RadixIndex::add_child(NodeId parent, std::uint64_t start,
       if (page != kNoItem) pools_.pages[group]->retain_indexed(page);
     }
   }
-  counts_.tokens += tokens.size();
+  counts_.tokens += rest.size();
   counts_.blocks += stop - first;
-  policy_->insert(run_candidate(id));
+  policy_->add_run(id, parent, tokens, start, clock_);
+  policy_->insert(evict::run_unit(id));
   return id;
 }
 
@@ -327,7 +332,7 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
                                      return snapshots_[index].position < position;
                                    });
   if (at != held.end() && snapshots_[*at].position == ref.position) {
-    touch_snapshot(*at);
+    policy_->use(evict::snapshot_unit(*at), clock_);
     return;
   }
   std::uint32_t index;
@@ -338,36 +343,27 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
     index = free_snapshots_.back();
     free_snapshots_.pop_back();
   }
-  snapshots_[index] = {ref.position, ref.item, clock_, id};
+  snapshots_[index] = {ref.position, ref.item, id};
   pools_.snapshots->retain_indexed(ref.item);
   held.insert(at, index);
   ++counts_.snapshots;
-  policy_->insert(snapshot_candidate(index));
+  policy_->add_snapshot(index, id, ref.position, clock_);
+  policy_->insert(evict::snapshot_unit(index));
+}
+
+void RadixIndex::complete(std::string_view space, std::span<const std::int32_t> tokens,
+                          evict::Completion facts) {
+  if (!policy_->learns()) return;
+  const NodeId root = root_of(space, false);
+  if (root == kNoNode) return;
+  const std::vector<Step> path = walk(root, tokens);
+  if (path.empty()) return;
+  facts.deepest = path.back().node;
+  facts.end = path.back().end;
+  policy_->complete(facts);
 }
 
 // ---- Eviction ---------------------------------------------------------------------------------
-
-evict::Candidate RadixIndex::run_candidate(NodeId id) const {
-  return {evict::CandidateKind::kRunTail, id, nodes_[id].last_access};
-}
-
-evict::Candidate RadixIndex::snapshot_candidate(std::uint32_t index) const {
-  return {evict::CandidateKind::kSnapshot, index, snapshots_[index].last_access};
-}
-
-void RadixIndex::touch(NodeId id) {
-  Node& node = nodes_[id];
-  const bool candidate = is_candidate(node);
-  if (candidate) policy_->erase(run_candidate(id));
-  node.last_access = clock_;
-  if (candidate) policy_->insert(run_candidate(id));
-}
-
-void RadixIndex::touch_snapshot(std::uint32_t index) {
-  policy_->erase(snapshot_candidate(index));
-  snapshots_[index].last_access = clock_;
-  policy_->insert(snapshot_candidate(index));
-}
 
 // Evicting a block whose every page a sequence holds would free nothing.
 bool RadixIndex::tail_in_use(NodeId id) const {
@@ -383,30 +379,31 @@ bool RadixIndex::tail_in_use(NodeId id) const {
 }
 
 bool RadixIndex::evict_one() {
-  // What open sequences hold would free nothing; it is set aside and stays a candidate.
-  std::vector<evict::Candidate> in_use;
-  bool evicted = false;
-  while (const auto victim = policy_->victim()) {
-    const bool run = victim->kind == evict::CandidateKind::kRunTail;
-    if (run ? tail_in_use(victim->id) : pools_.snapshots->in_use(snapshots_[victim->id].item)) {
-      policy_->erase(*victim);
-      in_use.push_back(*victim);
-      continue;
+  // What open sequences hold would free nothing.
+  std::vector<NodeId> held;
+  const auto victim = policy_->victim([&](evict::Unit unit) {
+    if (unit.kind == evict::UnitKind::kSnapshot) {
+      return !pools_.snapshots->in_use(snapshots_[unit.id].item);
     }
-    if (run) {
-      evict_tail(victim->id);
-    } else {
-      remove_snapshot(victim->id, true);
-    }
-    evicted = true;
-    break;
+    if (!tail_in_use(unit.id)) return true;
+    held.push_back(unit.id);
+    return false;
+  });
+  if (!victim) {
+    bool released = false;
+    for (const NodeId leaf : held) released = release_windows(leaf) || released;
+    return released;
   }
-  for (const evict::Candidate& candidate : in_use) {
-    policy_->insert(candidate);
-    evicted = evicted ||
-              (candidate.kind == evict::CandidateKind::kRunTail && release_windows(candidate.id));
+  evict_unit(*victim);
+  return true;
+}
+
+void RadixIndex::evict_unit(evict::Unit unit) {
+  if (unit.kind == evict::UnitKind::kRun) {
+    evict_tail(unit.id);
+  } else {
+    remove_snapshot(unit.id, true);
   }
-  return evicted;
 }
 
 // Above a tail that a sequence holds lie pages its window has passed. Only the index holds those:
@@ -429,7 +426,8 @@ bool RadixIndex::release_windows(NodeId leaf) {
 
 void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
   Snapshot& snapshot = snapshots_[index];
-  policy_->erase(snapshot_candidate(index));
+  policy_->erase(evict::snapshot_unit(index));
+  policy_->remove_snapshot(index);
   std::erase(nodes_[snapshot.node].snapshots, index);
   pools_.snapshots->release_indexed(snapshot.item);
   snapshot = Snapshot();
@@ -441,14 +439,13 @@ void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
 // Takes the last block off a leaf run; the run goes with its first block, and a parent without
 // children becomes a candidate in its place.
 void RadixIndex::evict_tail(NodeId id) {
-  policy_->erase(run_candidate(id));
+  const std::uint64_t start = nodes_[id].start;
   drop_last_block(id);
   ++counts_.evicted_blocks;
-  if (nodes_[id].tokens.empty()) {
-    detach(id);
-  } else {
-    policy_->insert(run_candidate(id));
-  }
+  const bool gone = nodes_[id].tokens.empty();
+  if (gone) policy_->erase(evict::run_unit(id));
+  policy_->shrink_run(id, gone ? start : nodes_[id].end());
+  if (gone) detach(id);
 }
 
 void RadixIndex::drop_last_block(NodeId id) {
@@ -478,7 +475,7 @@ void RadixIndex::detach(NodeId id) {
   Node& above = nodes_[parent];
   if (--above.children > 0) return;
   if (!above.is_root()) {
-    policy_->insert(run_candidate(parent));
+    policy_->insert(evict::run_unit(parent));
     return;
   }
   roots_.erase(above.space);
@@ -487,13 +484,8 @@ void RadixIndex::detach(NodeId id) {
 
 void RadixIndex::clear() {
   const IndexCounts before = counts_;
-  while (const auto victim = policy_->victim()) {
-    if (victim->kind == evict::CandidateKind::kRunTail) {
-      evict_tail(victim->id);
-    } else {
-      remove_snapshot(victim->id, true);
-    }
-  }
+  while (const auto unit = policy_->victim([](evict::Unit) { return true; })) evict_unit(*unit);
+  policy_->clear();
   counts_.evicted_blocks = before.evicted_blocks;
   counts_.evicted_snapshots = before.evicted_snapshots;
 }

@@ -56,8 +56,15 @@ class RadixIndex {
   RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy);
 
   // Longest usable prefix of `tokens` in the tree named `space`, at most tokens.size() - 1.
-  // With `touch`, what the hit uses becomes the most recently used.
-  Match match(std::string_view space, std::span<const std::int32_t> tokens, bool touch);
+  // With `touch`, what the hit uses becomes the most recently used, at `now_ms` of the caller's
+  // clock.
+  Match match(std::string_view space, std::span<const std::int32_t> tokens, bool touch,
+              std::uint64_t now_ms = 0);
+
+  // A request whose path is `tokens` has ended: what the policy learns from. `facts` without its
+  // path.
+  void complete(std::string_view space, std::span<const std::int32_t> tokens,
+                evict::Completion facts);
 
   // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
   // snapshots. Takes its own references; what is resident already keeps its pages.
@@ -84,7 +91,6 @@ class RadixIndex {
   struct Snapshot {
     std::uint64_t position = 0;
     ItemId item = kNoItem;
-    std::uint64_t last_access = 0;
     NodeId node = kNoNode;
   };
 
@@ -92,7 +98,6 @@ class RadixIndex {
     NodeId parent = kNoNode;
     std::uint32_t children = 0;
     std::uint64_t start = 0;  // position of tokens[0]
-    std::uint64_t last_access = 0;
     std::vector<std::int32_t> tokens;
     BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
@@ -129,16 +134,13 @@ class RadixIndex {
   void fill_holes(NodeId id, const BlockTables& tables);
   void add_snapshot(NodeId id, const SnapshotRef& ref);
   void remove_snapshot(std::uint32_t index, bool evicted);
+  void evict_unit(evict::Unit unit);
   void evict_tail(NodeId id);
   void drop_last_block(NodeId id);
   void detach(NodeId id);
   bool tail_in_use(NodeId id) const;
   bool release_windows(NodeId leaf);
-  void touch(NodeId id);
-  void touch_snapshot(std::uint32_t index);
   bool is_candidate(const Node& node) const { return node.children == 0 && !node.is_root(); }
-  evict::Candidate run_candidate(NodeId id) const;
-  evict::Candidate snapshot_candidate(std::uint32_t index) const;
 
   const StatePlan& plan_;
   const PoolMap pools_;

@@ -1,0 +1,12 @@
+// The makers of all policies, one a file; the registry names them.
+#pragma once
+
+#include <memory>
+
+#include "evict/policy.h"
+
+namespace kvcache::evict {
+
+std::unique_ptr<Policy> make_lru(const Costs& costs);
+
+}  // namespace kvcache::evict
