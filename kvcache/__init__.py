@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.capability import *
     from kvcache.errors import *
     from kvcache.estimate import *
+    from kvcache.pages import *
     from kvcache.plan import StatePlan as StatePlan
     from kvcache.policy import *
     from kvcache.schema import *
@@ -80,6 +81,7 @@ _NAMES = {
         "UnsupportedError",
     ],
     "estimate": ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"],
+    "pages": ["PageMemory", "PageView"],
     "plan": ["StatePlan"],
     "policy": [
         "AttentionPolicy",

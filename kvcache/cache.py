@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_path, as_space, as_text, as_tokens
+from kvcache._arguments import as_count, as_layer, as_path, as_space, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
 from kvcache.stats import CacheStats, Explanation, Limit
@@ -181,6 +182,22 @@ class Cache:
         return self._core.load(
             as_path(path),
             *as_space(namespace, adapter, salt),
+        )
+
+    def pages(self, layer: int, component: str) -> PageMemory:
+        """One component of one layer in every page, without a copy.
+
+        Args:
+            layer: index of the decoder layer.
+            component: its name, such as ``"attention.keys"``.
+
+        Raises:
+            InvalidArgumentError: the layer keeps no pages.
+            NotFoundError: it has no such component; the message lists those it has.
+            UnsupportedError: the cache is a ledger without bytes.
+        """
+        return PageMemory(
+            *_core.page_memory(self._core, as_layer(layer), as_text(component, "component"))
         )
 
     def stats(self) -> CacheStats:

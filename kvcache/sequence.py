@@ -9,6 +9,7 @@ import numpy as np
 from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.pages import PageView
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
@@ -132,6 +133,46 @@ class Sequence:
         self._core.read(layer, start, rows)
         return tuple(rows) if len(rows) > 1 else (rows[0], None)
 
+    def block_table(self, group: int) -> NDArray[np.int32]:
+        """The page of each block in one group, for kernels that go by `Cache.pages`.
+
+        A snapshot: the array never changes and stays valid. What it says holds until the sequence
+        is truncated or closed, but for pages that a later window leaves behind, and for the last
+        page while it is shared (after `Cache.open` or `fork`), which the next write copies first.
+
+        Args:
+            group: index into `StatePlan.groups`.
+
+        Returns:
+            Read-only int32, one entry a block; -1 where a window has passed.
+
+        Raises:
+            InvalidArgumentError: no such group, or closed.
+        """
+        return _core.block_table(self._core, as_count(group, "group"))
+
+    def views(self, layer: int, start: int, stop: int) -> tuple[list[PageView] | None, ...]:
+        """Rows of positions ``[start, stop)`` where they lie, as stored, without a copy.
+
+        Each view pins its page until it dies, whatever becomes of the sequence and the cache;
+        pinned pages count against the memory. Rows of complete positions never change.
+
+        Returns:
+            What `read` returns, each as a list with one `PageView` a page: keys and values, latent
+            and rotary keys, or keys and None for key-only layers.
+
+        Raises:
+            NotFoundError: positions have left the layer's window.
+            InvalidArgumentError: positions not written, unknown layer, or closed.
+            UnsupportedError: the cache is a ledger without bytes.
+        """
+        start, stop = as_count(start, "start"), as_count(stop, "stop")
+        views = [
+            [PageView(*view) for view in pages]
+            for pages in _core.page_views(self._core, as_layer(layer), start, stop)
+        ]
+        return tuple(views) if len(views) > 1 else (views[0], None)
+
     def state(self, layer: int, name: str) -> NDArray[Any]:
         """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.
 
@@ -140,6 +181,7 @@ class Sequence:
 
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+            UnsupportedError: it has more axes than a numpy array, or the cache is a ledger.
         """
         return self._core.state(as_layer(layer), as_text(name, "name"))
 

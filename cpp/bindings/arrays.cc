@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bfloat16_array.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -35,6 +36,14 @@ py::dtype numpy_dtype(DType dtype) {
       break;
   }
   return py::dtype("uint8");
+}
+
+py::capsule owner_capsule(std::shared_ptr<const void> owner) {
+  using Owner = std::shared_ptr<const void>;
+  auto held = std::make_unique<Owner>(std::move(owner));
+  py::capsule capsule(held.get(), [](void* at) { delete static_cast<Owner*>(at); });
+  held.release();
+  return capsule;
 }
 
 }  // namespace
@@ -81,11 +90,28 @@ template class Components<codec::RowsView>;
 template class Components<codec::MutableRowsView>;
 
 py::array tensor_array(StateView view) {
-  auto pin = std::make_unique<std::shared_ptr<void>>(std::move(view.pin));
-  py::capsule base(pin.get(), [](void* held) { delete static_cast<std::shared_ptr<void>*>(held); });
-  pin.release();
   const std::vector<py::ssize_t> shape(view.component->shape.begin(), view.component->shape.end());
-  return py::array(numpy_dtype(view.component->dtype), shape, {}, view.data, base);
+  try {
+    return py::array(numpy_dtype(view.component->dtype), shape, {}, view.data,
+                     owner_capsule(std::move(view.pin)));
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    // 64 in numpy 2, 32 before.
+    unwrap(Status::unsupported("'", view.component->name, "' of layer ", view.component->layer,
+                               " has ", shape.size(), " axes, more than a numpy array; declare it",
+                               " with fewer, or take it through C or C++"));
+    throw;
+  }
+}
+
+py::object memory_array(DType dtype, const std::vector<py::ssize_t>& shape,
+                        const std::vector<py::ssize_t>& strides, const void* data,
+                        std::shared_ptr<const void> owner) {
+  py::array array(numpy_dtype(dtype), shape, strides, data, owner_capsule(std::move(owner)));
+  // Over a capsule numpy refuses to set it again.
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  if (dtype == DType::kBf16) return py::cast(Bfloat16Array(std::move(array)));
+  return std::move(array);
 }
 
 }  // namespace kvcache::bindings

@@ -34,6 +34,13 @@ class Components {
 };
 
 // A writable array over a tensor; its base keeps the memory from being handed out again.
+// kUnsupported: more axes than numpy has.
 pybind11::array tensor_array(StateView view);
+
+// A read-only array over memory that `owner` keeps, strides in bytes; for bfloat16, which numpy
+// lacks, a Bfloat16Array.
+pybind11::object memory_array(DType dtype, const std::vector<pybind11::ssize_t>& shape,
+                              const std::vector<pybind11::ssize_t>& strides, const void* data,
+                              std::shared_ptr<const void> owner);
 
 }  // namespace kvcache::bindings

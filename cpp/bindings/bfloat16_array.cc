@@ -79,7 +79,10 @@ py::capsule Bfloat16Array::dlpack(std::optional<std::pair<int, int>> max_version
 
 void bind_bfloat16_array(py::module_& m) {
   py::class_<Bfloat16Array>(m, "Bfloat16Array")
-      .def(py::init<py::array_t<std::uint16_t, py::array::c_style>>(), py::arg("bits"))
+      .def(py::init([](py::array_t<std::uint16_t, py::array::c_style> bits) {
+             return Bfloat16Array(std::move(bits));
+           }),
+           py::arg("bits"))
       .def_property_readonly("bits", &Bfloat16Array::bits)
       .def_property_readonly("shape",
                              [](const Bfloat16Array& array) { return array.bits().attr("shape"); })

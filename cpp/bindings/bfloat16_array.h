@@ -11,8 +11,8 @@ namespace kvcache::bindings {
 
 class Bfloat16Array {
  public:
-  explicit Bfloat16Array(pybind11::array_t<std::uint16_t, pybind11::array::c_style> bits)
-      : bits_(std::move(bits)) {}
+  // REQUIRES: elements of 2 bytes; any strides.
+  explicit Bfloat16Array(pybind11::array bits) : bits_(std::move(bits)) {}
 
   pybind11::array bits() const { return bits_; }
   pybind11::capsule dlpack(std::optional<std::pair<int, int>> max_version,

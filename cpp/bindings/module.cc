@@ -9,6 +9,7 @@ void bind_status(py::module_& m);
 void bind_codec(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_sequence(py::module_& m);
+void bind_pages(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_state_terms(py::module_& m);
@@ -26,5 +27,6 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_runtime_estimate(m);
   bind_sequence(m);
   bind_cache(m);
+  bind_pages(m);
   bind_verify(m);
 }

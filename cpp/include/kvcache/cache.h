@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/pages.h"
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
@@ -106,6 +107,11 @@ class Cache {
   // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
   // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
   Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space);
+
+  // One component of one layer in every page, for kernels that go by block tables.
+  // kInvalidArgument: the layer keeps no pages. kNotFound: it has no such component.
+  // kUnsupported: the cache is a ledger without bytes.
+  Result<PageMemory> pages(std::int32_t layer, std::string_view component) const;
 
   // Drops every stored prefix; open sequences keep what they hold.
   void clear();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvcache/codec.h"
+#include "kvcache/pages.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
 
@@ -55,8 +56,17 @@ class Sequence {
   // kNotFound: they have left the layer's window.
   Status read(std::int32_t layer, std::uint64_t start,
               std::span<const codec::MutableRowsView> components) const;
+  // The pages of one group by block, -1 where a window has passed: a copy, which no later call
+  // changes. Pages stay where they are until the sequence is truncated or closed, but for two:
+  // those behind a window, and the last one while it is shared, which the next write copies.
+  // kInvalidArgument: no such group.
+  Result<std::vector<std::int32_t>> block_table(std::size_t group) const;
+  // Positions [start, stop) of one layer where they lie: for each component of the layer, in
+  // declared order, one view for each page. kNotFound: they have left the layer's window.
+  Result<std::vector<std::vector<PageView>>> views(std::int32_t layer, std::uint64_t start,
+                                                   std::uint64_t stop) const;
   // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
-  // Here and in write() and read(), kUnsupported: the cache is a ledger without bytes.
+  // Here and in write(), read() and views(), kUnsupported: the cache is a ledger without bytes.
   Result<StateView> state(std::int32_t layer, std::string_view name) const;
   // The next `positions` are complete. kInvalidArgument: a layer's rows are missing.
   Status advance(std::uint64_t positions);

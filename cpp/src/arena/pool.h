@@ -3,6 +3,7 @@
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -46,9 +47,13 @@ class Pool {
   // First byte of an item; null without backing. Any thread, while the item is live.
   std::byte* data(ItemId id) const {
     if (base_ == nullptr) return nullptr;
-    const auto item = static_cast<std::uint64_t>(id);
-    return base_ + item / geometry_.items * geometry_.bytes +
-           item % geometry_.items * geometry_.item_stride;
+    return base_ + static_cast<std::uint64_t>(id) * geometry_.item_stride;
+  }
+
+  // Bytes from one item to the next, the same for all; ids are below addressable_items().
+  std::uint64_t item_stride() const { return geometry_.item_stride; }
+  std::uint64_t addressable_items() const {
+    return std::min(max_spans_ * geometry_.items, kMaxItems + 1);
   }
 
   std::uint64_t item_bytes() const { return item_bytes_; }

@@ -76,6 +76,12 @@ Status CacheCore::check_backing(std::string_view call) const {
   return Status::unsupported(call, ": this cache is a ledger without bytes; make it with backing");
 }
 
+Status CacheCore::check_group(std::size_t group) const {
+  if (group < plan.groups().size()) return Status::ok();
+  return Status::invalid_argument("group ", group, ": the plan has ", plan.groups().size(),
+                                  " groups of pages");
+}
+
 Status CacheCore::check_sequences() const {
   if (counters.open_sequences < plan.options().sequences) return Status::ok();
   return Status::out_of_capacity(counters.open_sequences, " sequences are open, the plan allows ",

@@ -31,6 +31,9 @@ class CacheCore final : public arena::ItemSource {
   // kUnsupported: the cache is a ledger, which has no bytes for `call` to move.
   Status check_backing(std::string_view call) const;
 
+  // kInvalidArgument: the plan has no such group.
+  Status check_group(std::size_t group) const;
+
   // Locked. kOutOfCapacity: as many sequences are open as the plan allows.
   Status check_sequences() const;
 

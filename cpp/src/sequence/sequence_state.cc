@@ -130,6 +130,8 @@ void SequenceState::truncate(std::uint64_t position) {
   for (std::uint64_t& frontier : written_) frontier = std::min(frontier, position);
 }
 
-void SequenceState::mark_published() { shared_until_ = std::max(shared_until_, length_); }
+void SequenceState::mark_published() { mark_seen(length_); }
+
+void SequenceState::mark_seen(std::uint64_t stop) { shared_until_ = std::max(shared_until_, stop); }
 
 }  // namespace kvcache::sequence

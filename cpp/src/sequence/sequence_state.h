@@ -86,6 +86,7 @@ class SequenceState {
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
   void mark_published();                  // own: rows below length() are visible to others
+  void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
 
  private:
   Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
