@@ -111,7 +111,7 @@ py::object memory_array(DType dtype, const std::vector<py::ssize_t>& shape,
   // Over a capsule numpy refuses to set it again.
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   if (dtype == DType::kBf16) return py::cast(Bfloat16Array(std::move(array)));
-  return std::move(array);
+  return array;
 }
 
 }  // namespace kvcache::bindings
