@@ -14,10 +14,16 @@ _I32_MAX = 2**31 - 1
 
 
 class AttentionPolicy(Variant):
-    """Which positions a query sees: all of them, or a window that ends with its own."""
+    """Which positions a query sees: all of them, or a window that ends with its own.
+
+    One field goes beyond the published policies and is left out of the JSON while unset, so that
+    every published document reads and writes unchanged: ``chunked`` of `Sliding`. A reader that
+    does not know it takes the window to slide, which keeps no position too few.
+    """
 
     __slots__ = ()
     ERROR = LayerScheduleError
+    EXTENSIONS = frozenset({"chunked"})
 
     @staticmethod
     def full() -> AttentionPolicy:
@@ -32,6 +38,13 @@ class AttentionPolicy(Variant):
         return Sliding(window)
 
     @staticmethod
+    def in_chunks(size: int) -> AttentionPolicy:
+        """Positions from the last multiple of ``size`` on, as in Llama 4."""
+        if size == 0:
+            raise LayerScheduleError("attention chunk: expected a positive integer, got 0")
+        return Sliding(size, chunked=True)
+
+    @staticmethod
     def from_sliding_window(window: int | None) -> AttentionPolicy:
         """Full attention for None, else a window."""
         return Full() if window is None else Sliding(window)
@@ -40,7 +53,11 @@ class AttentionPolicy(Variant):
 
         @property
         def window(self) -> int | None:
-            """Positions a query sees, itself included; None when all of them."""
+            """Most positions a query sees, itself included; None when all of them."""
+
+        @property
+        def chunked(self) -> bool:
+            """Whether the window starts anew at each multiple of its length."""
 
     def sliding_window_i32(self) -> int | None:
         """The window, if it fits 32 bits signed as tensor libraries need.
@@ -54,8 +71,11 @@ class AttentionPolicy(Variant):
 
     def sees(self, position: int) -> range:
         """The key positions that the query at ``position`` attends to."""
-        first = 0 if self.window is None else max(0, position - self.window + 1)
-        return range(first, position + 1)
+        if self.window is None:
+            return range(position + 1)
+        if self.chunked:
+            return range(position // self.window * self.window, position + 1)
+        return range(max(0, position - self.window + 1), position + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +89,21 @@ class Full(AttentionPolicy):
         """No window."""
         return None
 
+    @property
+    def chunked(self) -> bool:
+        """No window."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Sliding(AttentionPolicy):
-    """A window that counts the current token."""
+    """A window that counts the current token.
+
+    Attributes:
+        window: most positions that a query sees.
+        chunked: the window does not slide but starts anew at each multiple of its length.
+    """
 
     TAG: ClassVar[str] = "sliding"
     window: PositiveU32
+    chunked: bool = False

@@ -36,9 +36,12 @@ class PagedComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Layers that share an attention window and a storage format, and so one block table."""
+    """Layers that need the same positions in the same storage, and so share one block table."""
 
     window: int  #: positions a query sees, itself included; 0 for all
+    chunked: bool  #: the window starts anew at each multiple of its length
+    sinks: int  #: first positions that a sliding window sees as well
+    record_tokens: int  #: positions that one row stands for
     components: tuple[PagedComponent, ...]
     token_bytes: int  #: stored bytes of one position, all layers of the group
     page_bytes: int  #: bytes of one block
@@ -131,6 +134,9 @@ class StatePlan:
         return tuple(
             Group(
                 window=group.window,
+                chunked=group.chunked,
+                sinks=group.sinks,
+                record_tokens=group.record_tokens,
                 components=tuple(
                     PagedComponent(
                         layer=part.layer,

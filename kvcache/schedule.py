@@ -136,13 +136,16 @@ class LayerSchedule(Value, Sequence[P]):
         return dict(sorted(Counter(w for w in windows if w is not None).items()))
 
     def fingerprint_component(self) -> str:
-        """The attention of every layer as text, e.g. ``f,s8,f``; ``-`` where there is none."""
+        """The attention of every layer as text, e.g. ``f,s8,f``; ``-`` where there is none.
+
+        Chunked attention, which the published form does not have, is a ``c``.
+        """
         return ",".join(
             "-"
             if attention is None
             else "f"
             if attention.window is None
-            else f"s{attention.window}"
+            else f"{'c' if attention.chunked else 's'}{attention.window}"
             for attention in self.attentions
         )
 

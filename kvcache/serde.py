@@ -132,7 +132,7 @@ class Value(Json):
     """Base of the frozen dataclasses: validated on construction, JSON both ways, ordered."""
 
     __slots__ = ()
-    # Fields that the published JSON does not have: left out of it while they are None.
+    # Fields that the published JSON does not have: left out of it while they are None or False.
     EXTENSIONS: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ def to_plain(value: Any) -> Any:
     body = {
         field.name: to_plain(getattr(value, field.name))
         for field in _fields(type(value))
-        if not (field.name in value.EXTENSIONS and getattr(value, field.name) is None)
+        if not (field.name in value.EXTENSIONS and getattr(value, field.name) in (None, False))
     }
     return _tagged(value, body) if isinstance(value, Variant) else body
 

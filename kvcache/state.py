@@ -58,6 +58,9 @@ class StateDecl(Value):
         verify: recurrent state: how many intermediate copies a speculative verify keeps.
         record_tokens: paged state: positions that one record stands for; more than 1 for state
             pooled over positions.
+        chunked: paged state with a window: it starts anew at each multiple of its length instead of
+            sliding, so that a query at p sees positions from ``p // window * window`` on.
+        sinks: paged state with a sliding window: first positions, which every query sees as well.
     """
 
     id: str
@@ -71,6 +74,8 @@ class StateDecl(Value):
     window: U32 = 0
     verify: VerifyRule = VerifyRule.NONE
     record_tokens: PositiveU32 = 1
+    chunked: bool = False
+    sinks: U32 = 0
 
     def _validate(self) -> None:
         if not -1 <= self.layer < 2**31:
@@ -80,6 +85,12 @@ class StateDecl(Value):
         paged = self.kind is StateKind.PAGED_KV
         if not paged and (self.window, self.row_scale_bytes, self.record_tokens) != (0, 0, 1):
             self._fail("", "window, row_scale_bytes and record_tokens are of paged state only")
+        if self.window == 0 and self.chunked:
+            self._fail(".chunked", "only a window can be chunked")
+        if self.sinks and (self.window == 0 or self.chunked):
+            self._fail(".sinks", f"{self.sinks} sinks need a sliding window")
+        if self.record_tokens > 1 and self.window:
+            self._fail(".window", f"pooled state keeps all its records, got {self.window}")
         if self.kind is not StateKind.RECURRENT and self.verify is not VerifyRule.NONE:
             self._fail(".verify", "only recurrent state has a verify rule")
 
@@ -99,6 +110,8 @@ class StateDecl(Value):
             window=self.window,
             verify=_core.VerifyRule[self.verify.name],
             record_tokens=self.record_tokens,
+            chunked=self.chunked,
+            sinks=self.sinks,
         )
 
 
@@ -108,6 +121,7 @@ def declare(
     storage: KvStorageFormat = KvStorageFormat.F16,
     state_dtype: DType | str = DType.F32,
     draft_layers: int = 0,
+    sinks: int = 0,
 ) -> tuple[StateDecl, ...]:
     """Declare the state of one sequence of a model, layer by layer, component by component.
 
@@ -116,12 +130,15 @@ def declare(
         storage: format of everything that grows by the position.
         state_dtype: element of fixed-size tensors that are declared floating.
         draft_layers: how many layers at the end belong to a draft head.
+        sinks: first positions that layers with a sliding window keep as well (StreamingLLM,
+            arXiv:2309.17453); no configuration says so, an engine decides it.
 
     The batch axis is dropped: a unit is one sequence. Rows a pooling stream has not pooled yet
     are declared at their most. Optional multimodal embeddings are an input, not declared state.
 
     Raises:
-        InvalidArgumentError: not a schedule of cache policies, or more draft layers than layers.
+        InvalidArgumentError: not a schedule of cache policies, more draft layers than layers, or
+            a number of sinks that is none.
         UnsupportedError: a tensor whose axes depend on the prefix in a way that has no unit.
     """
     if not isinstance(schedule, LayerSchedule) or not isinstance(schedule[0], LayerCachePolicy):
@@ -132,6 +149,8 @@ def declare(
         raise InvalidArgumentError(
             f"draft_layers: expected 0..{len(schedule)}, got {describe(draft_layers)}"
         )
+    if type(sinks) is not int or not 0 <= sinks < 2**32:
+        raise InvalidArgumentError(f"sinks: expected a number of positions, got {describe(sinks)}")
     storage, floating = KvStorageFormat(storage), DType(state_dtype)
     declared = []
     for index, policy in enumerate(schedule):
@@ -140,6 +159,8 @@ def declare(
         for component in policy.components():
             unit = _unit(component, policy, storage, floating)
             if unit is not None:
+                if unit.get("window") and not unit["chunked"]:
+                    unit["sinks"] = sinks
                 name = component.stable_name()
                 declared.append(
                     StateDecl(
@@ -165,13 +186,14 @@ def _unit(
         scale = storage.row_scale_bytes
         if component.dtype is not StateTensorDtype.FLOATING:
             dtype, scale = _TENSOR_DTYPES[component.dtype], 0
-        window = policy.attention.window if role is None and policy.attention is not None else None
+        attention = policy.attention if role is None else None
         return {
             "kind": StateKind.PAGED_KV,
             "dtype": dtype,
             "shape": _record_shape(component, axes),
             "row_scale_bytes": scale,
-            "window": window or 0,
+            "window": (attention.window or 0) if attention is not None else 0,
+            "chunked": attention is not None and attention.chunked,
             "record_tokens": next((a.divisor for a in axes if isinstance(a, PrefixTokensDiv)), 1),
         }
     shape = [_most(axis) for axis in axes] or [1]

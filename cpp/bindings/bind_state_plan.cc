@@ -53,14 +53,16 @@ void bind_decl(py::module_& m) {
       .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
                        Section section, DType dtype, std::vector<std::uint64_t> shape,
                        std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify,
-                       std::uint32_t record_tokens) {
+                       std::uint32_t record_tokens, bool chunked, std::uint32_t sinks) {
              return StateDecl{std::move(id), layer,  std::move(component), kind,
                               section,       dtype,  std::move(shape),     row_scale_bytes,
-                              window,        verify, record_tokens};
+                              window,        verify, record_tokens,        chunked,
+                              sinks};
            }),
            py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
            py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
-           py::arg("window"), py::arg("verify"), py::arg("record_tokens") = 1)
+           py::arg("window"), py::arg("verify"), py::arg("record_tokens") = 1,
+           py::arg("chunked") = false, py::arg("sinks") = 0)
       .def_readonly("id", &StateDecl::id)
       .def_readonly("layer", &StateDecl::layer)
       .def_readonly("component", &StateDecl::component)
@@ -71,7 +73,9 @@ void bind_decl(py::module_& m) {
       .def_readonly("row_scale_bytes", &StateDecl::row_scale_bytes)
       .def_readonly("window", &StateDecl::window)
       .def_readonly("verify", &StateDecl::verify)
-      .def_readonly("record_tokens", &StateDecl::record_tokens);
+      .def_readonly("record_tokens", &StateDecl::record_tokens)
+      .def_readonly("chunked", &StateDecl::chunked)
+      .def_readonly("sinks", &StateDecl::sinks);
   m.def("unit_bytes", [](const StateDecl& decl) { return unwrap(unit_bytes(decl)); });
 }
 
@@ -86,6 +90,11 @@ void bind_layout(py::module_& m) {
       .def_readonly("scales_offset", &PagedComponent::scales_offset);
   py::class_<Group>(m, "Group")
       .def_readonly("window", &Group::window)
+      .def_readonly("chunked", &Group::chunked)
+      .def_readonly("sinks", &Group::sinks)
+      .def_readonly("record_tokens", &Group::record_tokens)
+      .def("live_start", &Group::live_start, py::arg("end"))
+      .def("sink_end", &Group::sink_end, py::arg("end"))
       .def_readonly("components", &Group::components)
       .def_readonly("token_bytes", &Group::token_bytes)
       .def_readonly("page_bytes", &Group::page_bytes);

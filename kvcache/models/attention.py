@@ -191,12 +191,12 @@ def attention_of(f: Fields, name: str, index: int, kind: object) -> AttentionPol
 
 
 def chunk_window(f: Fields) -> AttentionPolicy:
-    """Chunked attention keeps at most the positions of one chunk."""
+    """Chunked attention keeps the positions of the chunk that runs."""
     if f.is_null("attention_chunk_size"):
         return AttentionPolicy.full()
     chunk = f.count("attention_chunk_size")
     f.note("attention_chunk_size", f"a chunked layer keeps at most its last {chunk} positions")
-    return AttentionPolicy.sliding(chunk)
+    return AttentionPolicy.in_chunks(chunk)
 
 
 def full_only(f: Fields, layers: int) -> list[AttentionPolicy]:

@@ -210,7 +210,7 @@ def plan_model(
 
 def growth(decls: Sequence[StateDecl]) -> Growth:
     """Bytes of one sequence of ``decls`` as intercept and slope."""
-    windows = max((decl.window for decl in decls), default=0)
+    windows = max((decl.window + decl.sinks for decl in decls), default=0)
     step = math.lcm(*(decl.record_tokens for decl in decls))
     start = -(-windows // step) * step
     low = retained_bytes(decls, start)
@@ -245,6 +245,8 @@ def _kept(decl: StateDecl) -> tuple[Any, ...]:
         decl.row_scale_bytes,
         decl.window,
         decl.record_tokens,
+        decl.chunked,
+        decl.sinks,
     )
 
 
@@ -270,7 +272,7 @@ def _group(members: list[list[StateDecl]], tokens: int, block_tokens: int) -> Gr
 
 def _open(paged: Iterable[StateDecl]) -> list[StateDecl]:
     """The same state before any window is full."""
-    return [replace(decl, window=0) for decl in paged]
+    return [replace(decl, window=0, chunked=False, sinks=0) for decl in paged]
 
 
 def _describe(parts: Sequence[StateDecl]) -> str:

@@ -17,9 +17,10 @@ int main(void) {
   const uint64_t kv_shape[2] = {kHeads, kWidth};
   const uint64_t state_shape[3] = {2, 4, 4};
   const kvcache_state_decl decls[3] = {
-      {"l0.k", 0, "attention.keys", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0},
-      {"l0.v", 0, "attention.values", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0},
-      {"l1.h", 1, "state.recurrent", KVCACHE_RECURRENT, KVCACHE_F32, state_shape, 3, 0, 0}};
+      {"l0.k", 0, "attention.keys", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0, 0, 0, 0},
+      {"l0.v", 0, "attention.values", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0, 0, 0, 0},
+      {"l1.h", 1, "state.recurrent", KVCACHE_RECURRENT, KVCACHE_F32, state_shape, 3, 0, 0, 0, 0,
+       0}};
   const kvcache_options options = {1 << 20, 4, 8, NULL};
   kvcache_cache* cache = NULL;
   kvcache_sequence* sequence = NULL;

@@ -20,10 +20,10 @@ from kvcache.enums import DType
 from kvcache.errors import KVCacheError, OutOfCapacityError, UnsupportedError
 
 
-def attention(layer: int, *, window: int = 0, int8: bool = False) -> list[StateDecl]:
+def attention(layer: int, **options: Any) -> list[StateDecl]:
     return [
-        paged(layer, "attention.keys", 2, 4, window=window, int8=int8),
-        paged(layer, "attention.values", 2, 8, window=window, int8=int8),
+        paged(layer, "attention.keys", 2, 4, **options),
+        paged(layer, "attention.values", 2, 8, **options),
     ]
 
 
@@ -39,6 +39,11 @@ SHAPES: dict[str, list[StateDecl]] = {
     "sliding": attention(0, window=6),
     "wide window": attention(0, window=1000),
     "window 1": attention(0, window=1),
+    "chunked": attention(0, window=8, chunked=True),
+    "chunks across blocks": [*attention(0, window=6, chunked=True), *attention(1)],
+    "sinks": attention(0, window=5, sinks=2),
+    "sinks in two blocks": [*attention(0, window=3, sinks=5, int8=True), *LINEAR],
+    "window 1 and sinks": [*attention(0, window=1, sinks=3), *attention(1, window=7)],
     "latent": [
         paged(0, "attention.latent", 1, 12),
         paged(0, "attention.rotary_keys", 1, 4),
@@ -271,9 +276,10 @@ class Driver:
         real, twin = pair.real, pair.twin
         assert real.length == twin.length
         assert real.tokens.tolist() == twin.tokens
-        for layer in self.reference.windows:
-            start = self.reference.window_start(layer, twin.length)
+        for layer, group in self.reference.windows.items():
+            start = group.live_start(twin.length)
             self.read(pair, layer, start, twin.written[layer])
+            self.read(pair, layer, 0, group.sink_end(twin.length))
         for part in self.plan.fixed:
             array = real.state(part.layer, part.name)
             want = 0 if twin.state is None else twin.state[part.layer, part.name]
@@ -293,7 +299,7 @@ class Driver:
         if cached == min(matched, len(tokens) - 1):
             assert said.limited_by == ("tokens" if matched < len(tokens) else "last token")
         else:
-            windows = any(self.reference.windows.values())
+            windows = any(group.window for group in self.reference.windows.values())
             limits = {"snapshot"} if self.reference.fixed else set()
             assert said.limited_by in limits | ({"window"} if windows else set())
 

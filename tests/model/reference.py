@@ -35,14 +35,22 @@ class ReferenceCache:
         self.block = plan.block_tokens
         self.sequences = plan.sequences
         self.fixed = bool(plan.fixed)
-        self.windows = {p.layer: g.window for g in plan.groups for p in g.components}
+        self.windows = {p.layer: g for g in plan.core.groups for p in g.components}
         self.open_count = 0
         self.index: dict[Hashable, dict[tuple[int, ...], Known]] = {}
 
-    def window_start(self, layer: int, end: int) -> int:
-        """First position that the query at `end` still sees."""
-        window = self.windows[layer]
-        return max(0, end - (window - 1)) if window else 0
+    def needed(self, layer: int, end: int) -> list[int]:
+        """Positions before `end` that the query there sees."""
+        group = self.windows[layer]
+        window = group.window
+        if window and group.chunked:
+            return [p for p in range(end) if p // window == end // window]
+        return [p for p in range(end) if not window or p < group.sinks or p > end - window]
+
+    def resumes(self, layer: int, end: int) -> set[int]:
+        """Positions without whose rows nobody goes on at `end`: whole rows of a begun block too."""
+        tail = range(end // self.block * self.block, end)
+        return {*self.needed(layer, end), *(tail if self.windows[layer].window != 1 else ())}
 
     def matched(self, space: Hashable, tokens: list[int]) -> int:
         known = self.index.get(space, {})
@@ -61,7 +69,7 @@ class ReferenceCache:
         return all(
             layer in known[tuple(tokens[: p + 1])].rows
             for layer in self.windows
-            for p in range(self.window_start(layer, n), n)
+            for p in self.resumes(layer, n)
         )
 
     def hit(self, space: Hashable, tokens: list[int]) -> int:
@@ -125,9 +133,11 @@ class ReferenceSequence:
     def trim(self) -> None:
         """Blocks that lie wholly before a window are let go."""
         for layer, rows in self.rows.items():
-            start = self.cache.window_start(layer, self.length)
-            for p in range(start // self.cache.block * self.cache.block):
-                rows.pop(p, None)
+            blocks = {p // self.cache.block for p in self.cache.needed(layer, self.length)}
+            sinks = range(self.cache.windows[layer].sinks)
+            blocks |= {p // self.cache.block for p in (*sinks, self.length)}
+            for p in [p for p in rows if p // self.cache.block not in blocks and p < self.length]:
+                del rows[p]
 
     def extend(self, tokens: list[int]) -> None:
         self._check_open()
@@ -151,7 +161,7 @@ class ReferenceSequence:
         self._check_open()
         if layer not in self.rows or not start <= stop <= self.written[layer]:
             raise InvalidArgumentError("not written")
-        if start < stop and start < self.cache.window_start(layer, self.length):
+        if not {*range(start, min(stop, self.length))} <= {*self.cache.needed(layer, self.length)}:
             raise NotFoundError("left the window")
         return [self.rows[layer][p] for p in range(start, stop)]
 
@@ -206,8 +216,7 @@ class ReferenceSequence:
         if not 0 <= position <= self.length:
             raise InvalidArgumentError("beyond the length")
         for layer, rows in self.rows.items():
-            start = self.cache.window_start(layer, position)
-            if any(p not in rows for p in range(start, position)):
+            if any(p not in rows for p in self.cache.resumes(layer, position)):
                 raise UnsupportedError("a window has passed")
         if self.cache.fixed and position != self.length:
             known = self.cache.index.get(self.space, {}).get(tuple(self.tokens[:position]), Known())

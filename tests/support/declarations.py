@@ -8,7 +8,16 @@ __all__ = ["paged", "recurrent"]
 
 
 def paged(
-    layer: int, component: str, heads: int, width: int, *, window: int = 0, int8: bool = False
+    layer: int,
+    component: str,
+    heads: int,
+    width: int,
+    *,
+    window: int = 0,
+    int8: bool = False,
+    chunked: bool = False,
+    sinks: int = 0,
+    record_tokens: int = 1,
 ) -> StateDecl:
     """Rows ``[heads, width]`` of each position, float16 or INT8 with a scale a row."""
     return StateDecl(
@@ -21,6 +30,9 @@ def paged(
         shape=(heads, width),
         row_scale_bytes=4 if int8 else 0,
         window=window,
+        chunked=chunked,
+        sinks=sinks,
+        record_tokens=record_tokens,
     )
 
 

@@ -64,7 +64,10 @@ typedef struct kvcache_state_decl {
   const uint64_t* shape; /* [heads, width] of a position, or the tensor of a sequence */
   size_t shape_axes;
   uint32_t row_scale_bytes;
-  uint32_t window; /* 0: every position */
+  uint32_t window;        /* 0: every position */
+  uint32_t chunked;       /* not 0: the window starts anew at each multiple of its length */
+  uint32_t sinks;         /* first positions that a sliding window keeps as well */
+  uint32_t record_tokens; /* positions that one row stands for; 0 or 1: its own */
 } kvcache_state_decl;
 
 typedef struct kvcache_options {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/retention.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
 
@@ -27,7 +28,17 @@ struct StateDecl {
   VerifyRule verify = VerifyRule::kNone;  // recurrent kinds
   // Paged kinds: positions that one unit stands for; more than 1 for state pooled over positions.
   std::uint32_t record_tokens = 1;
+  // Paged kinds with a window: it starts anew at each multiple of its length instead of sliding.
+  bool chunked = false;
+  // Paged kinds with a sliding window: the first positions, which every query sees as well.
+  std::uint32_t sinks = 0;
+
+  Retention retention() const { return {window, chunked, sinks, record_tokens}; }
 };
+
+// kInvalidArgument: fields of paged state on another kind, a chunked window with sinks, either
+// without a window, records of no position, or a window on state pooled over positions.
+Status check_retention(const StateDecl& decl);
 
 // Product of the shape. kInvalidArgument: an empty shape, a zero axis, or more than 2^64-1.
 Result<std::uint64_t> unit_elements(const StateDecl& decl);

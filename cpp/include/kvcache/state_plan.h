@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/retention.h"
 #include "kvcache/state_decl.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
@@ -31,9 +32,8 @@ struct PagedComponent {
   std::uint64_t scales_offset = 0;  // meaningful when row_scale_bytes > 0
 };
 
-// Layers that share attention window and storage, and so one block table.
-struct Group {
-  std::uint32_t window = 0;  // 0: every position is kept
+// Layers that need the same positions in the same storage, and so share one block table.
+struct Group : Retention {
   std::vector<PagedComponent> components;
   std::uint64_t token_bytes = 0;  // stored bytes of one position, all layers
   std::uint64_t page_bytes = 0;   // bytes of one block

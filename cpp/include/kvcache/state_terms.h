@@ -53,8 +53,8 @@ Result<std::vector<StateTerm>> state_terms(const std::vector<StateDecl>& decls,
                                            const StateInputs& inputs);
 
 // Units of one declaration that a sequence of `tokens` positions keeps: the records of the last
-// `window` positions (of all without a window), positions rounded up to `block_tokens` first
-// where the state is not windowed; 1 for recurrent state.
+// `window` positions and of the sinks (of all without a window), positions rounded up to
+// `block_tokens` first where the state is not windowed; 1 for recurrent state.
 // kInvalidArgument: block_tokens is 0, a cache kind, or more than 64 bits.
 Result<std::uint64_t> retained_units(const StateDecl& decl, std::uint64_t tokens,
                                      std::uint64_t block_tokens);

@@ -58,6 +58,9 @@ kvcache::Result<StateDecl> decl_from(const kvcache_state_decl& decl) {
   result.shape.assign(decl.shape, decl.shape + decl.shape_axes);
   result.row_scale_bytes = decl.row_scale_bytes;
   result.window = decl.window;
+  result.chunked = decl.chunked != 0;
+  result.sinks = decl.sinks;
+  if (decl.record_tokens > 1) result.record_tokens = decl.record_tokens;
   return result;
 }
 

@@ -70,20 +70,29 @@ prefix::Match match_whole(CacheCore& core, const std::string& key,
   return core.index.match(key, longer, false);
 }
 
-// First position from which every row up to the end is resident, no lower than is worth storing.
-std::uint64_t first_resident(const Group& group, const std::vector<ItemId>& pages,
-                             std::uint64_t tokens, std::uint64_t block) {
-  const std::uint64_t needed = persist::needed_from(group, tokens);
-  const std::uint64_t lowest = needed - std::min(needed, kReblockTokens);
-  std::uint64_t first = pages.size();
-  while (first > lowest / block && pages[first - 1] != kNoItem) --first;
-  return std::min(first * block, tokens);
+// Chooses what is stored of one group: from the first position on from which every row is
+// resident, no lower than is worth it, and the pages of the sinks. Drops the other pages.
+void choose_rows(const Group& group, std::uint64_t block, std::vector<ItemId>& pages,
+                 PrefixShape& shape) {
+  const std::uint64_t needed = group.live_start(shape.tokens);
+  const std::uint64_t lowest = (needed - std::min(needed, kReblockTokens)) / block;
+  std::uint64_t first = group.live_blocks(shape.tokens, block).last;
+  while (first > lowest && pages[first - 1] != kNoItem) --first;
+  std::uint64_t sinks = group.sink_blocks(shape.tokens, block);
+  if (sinks >= first) {
+    if (sinks > 0) first = 0;
+    sinks = 0;
+  }
+  std::fill(pages.begin() + static_cast<std::ptrdiff_t>(sinks),
+            pages.begin() + static_cast<std::ptrdiff_t>(first), kNoItem);
+  shape.starts.push_back(std::min(first * block, shape.tokens));
+  shape.sinks.push_back(sinks * block);
 }
 
 // Whether what is stored also serves a hit at an earlier position.
 bool has_windows(const StatePlan& plan, const PrefixShape& shape, std::uint64_t tokens) {
   for (std::size_t group = 0; group < shape.starts.size(); ++group) {
-    if (shape.starts[group] > persist::needed_from(plan.groups()[group], tokens)) return false;
+    if (!persist::covers(shape, group, plan.groups()[group], tokens)) return false;
   }
   return true;
 }
@@ -97,11 +106,7 @@ void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::in
   pins.pages = std::move(whole.tables);
   for (std::size_t group = 0; group < pins.pages.size(); ++group) {
     auto& pages = pins.pages[group];
-    const std::uint64_t block = core.plan.block_tokens();
-    const std::uint64_t start =
-        first_resident(core.plan.groups()[group], pages, whole.usable, block);
-    shape.starts.push_back(start);
-    std::fill_n(pages.begin(), std::min<std::uint64_t>(start / block, pages.size()), kNoItem);
+    choose_rows(core.plan.groups()[group], core.plan.block_tokens(), pages, shape);
     for (const ItemId page : pages) {
       if (page != kNoItem) core.pools.pages[group]->retain(page);
     }
@@ -121,30 +126,40 @@ void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::in
   for (const ItemId snapshot : pins.snapshots) core.pools.snapshots->retain(snapshot);
 }
 
-// First block of a group whose rows a saved prefix fills, and whether that is enough to go on.
-Result<std::uint64_t> first_block(const Group& group, const PrefixShape& shape, std::uint64_t start,
-                                  std::uint64_t block) {
-  const std::uint64_t first = ceil_div(start, block);
-  const std::uint64_t needed = persist::needed_from(group, shape.tokens) / block;
-  const bool nothing = shape.tokens % block == 0 && group.window == 1;
-  if (first > needed && !nothing) {
+// Blocks of one group that a saved prefix fills: [0, sinks) and [first, last).
+struct FilledBlocks {
+  std::uint64_t sinks = 0;
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+
+  std::uint64_t count() const { return std::min(sinks, last) + last - std::min(first, last); }
+};
+
+// What of a group a saved prefix fills, and whether that is enough to go on.
+Result<FilledBlocks> filled_blocks(const Group& group, const PrefixShape& shape, std::size_t index,
+                                   std::uint64_t block) {
+  const BlockRange live = group.live_blocks(shape.tokens, block);
+  const FilledBlocks filled{shape.sinks[index] / block, ceil_div(shape.starts[index], block),
+                            live.last};
+  const std::uint64_t sinks = group.sink_blocks(shape.tokens, block);
+  if ((live.first < live.last && filled.first > live.first) ||
+      std::min(sinks, filled.first) > filled.sinks) {
     return Status::unsupported("load: rows of the window of ", group.window,
-                               " were saved from position ", start, " and do not fill a block of ",
-                               block, " from ", needed * block, "; lower block_tokens");
+                               " were saved from position ", shape.starts[index], ", the first ",
+                               shape.sinks[index], " besides, and do not fill the blocks of ",
+                               block, " that it needs; lower block_tokens");
   }
-  return first;
+  return filled;
 }
 
 // Refuses what no eviction can make room for, before anything is evicted.
 Status check_budget(const CacheCore& core, const PrefixShape& shape,
-                    const std::vector<std::uint64_t>& first) {
-  const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
+                    const std::vector<FilledBlocks>& filled) {
   std::uint64_t total = span_bytes(span_geometry(core.plan.slot_bytes()), shape.snapshots.size());
   bool fits = true;
-  for (std::size_t group = 0; group < first.size() && fits; ++group) {
+  for (std::size_t group = 0; group < filled.size() && fits; ++group) {
     const SpanGeometry geometry = span_geometry(core.plan.groups()[group].page_bytes);
-    const auto bytes = checked_mul(
-        ceil_div(blocks - std::min(blocks, first[group]), geometry.items), geometry.bytes);
+    const auto bytes = checked_mul(ceil_div(filled[group].count(), geometry.items), geometry.bytes);
     const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
     fits = sum.has_value();
     total = sum.value_or(UINT64_MAX);
@@ -157,11 +172,12 @@ Status check_budget(const CacheCore& core, const PrefixShape& shape,
 
 // Locked. kOutOfCapacity: what was taken goes back with `pins`.
 Status take_items(CacheCore& core, const PrefixShape& shape,
-                  const std::vector<std::uint64_t>& first, Pins& pins) {
+                  const std::vector<FilledBlocks>& filled, Pins& pins) {
   const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
-  for (std::size_t group = 0; group < first.size(); ++group) {
+  for (std::size_t group = 0; group < filled.size(); ++group) {
     pins.pages[group].assign(blocks, kNoItem);
-    for (std::uint64_t block = first[group]; block < blocks; ++block) {
+    for (std::uint64_t block = 0; block < filled[group].last; ++block) {
+      if (block >= filled[group].sinks && block < filled[group].first) continue;
       auto page = core.allocate(*core.pools.pages[group]);
       if (!page) return page.status();
       pins.pages[group][block] = *page;
@@ -220,20 +236,20 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   const auto file = persist::PromptCacheReader::open(path, core.plan, space_digest(space));
   if (!file) return file.status();
   const PrefixShape& shape = file->shape();
-  std::vector<std::uint64_t> first;
+  std::vector<FilledBlocks> filled;
   for (std::size_t group = 0; group < core.plan.groups().size(); ++group) {
-    const auto block = first_block(core.plan.groups()[group], shape, shape.starts[group],
-                                   core.plan.block_tokens());
-    if (!block) return block.status();
-    first.push_back(*block);
+    const auto blocks =
+        filled_blocks(core.plan.groups()[group], shape, group, core.plan.block_tokens());
+    if (!blocks) return blocks.status();
+    filled.push_back(*blocks);
   }
-  if (Status status = check_budget(core, shape, first); !status) return status;
+  if (Status status = check_budget(core, shape, filled); !status) return status;
   const std::string key = space_key(space);
   Pins pins(core);
   {
     const std::lock_guard lock(core.mutex);
     if (is_resident(core, key, *file)) return shape.tokens;
-    if (Status status = take_items(core, shape, first, pins); !status) return status;
+    if (Status status = take_items(core, shape, filled, pins); !status) return status;
   }
   if (Status status = file->read_into(pins.bytes()); !status) return status;
   std::vector<prefix::SnapshotRef> snapshots;

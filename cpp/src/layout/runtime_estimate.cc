@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/checked.h"
+#include "kvcache/retention.h"
 
 namespace kvcache {
 namespace {
@@ -115,7 +116,7 @@ Status add_component(RuntimeEstimate& estimate, const EstimateLayer& layer,
       input.positions > layer.prefix_lag ? input.positions - layer.prefix_lag : 0;
   const bool grows = depends_on_prefix(component);
   if (component.attention && layer.window != 0) {
-    prefix = std::min<std::uint64_t>(prefix, layer.window);
+    prefix = Retention{.window = layer.window}.most_seen(prefix);
   } else if (component.attention) {
     const auto rounded = checked_mul(ceil_div(prefix, input.granularity), input.granularity);
     if (!rounded) return overflow("retained positions");

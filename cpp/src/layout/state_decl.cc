@@ -4,6 +4,32 @@
 
 namespace kvcache {
 
+Status check_retention(const StateDecl& decl) {
+  const bool paged = decl.kind == StateKind::kPagedKv;
+  if (!paged && (decl.window != 0 || decl.row_scale_bytes != 0 || decl.record_tokens != 1 ||
+                 decl.chunked || decl.sinks != 0)) {
+    return Status::invalid_argument(
+        decl.id, ": window, chunked, sinks, row scales and records are of paged state only");
+  }
+  if (decl.record_tokens == 0) {
+    return Status::invalid_argument(decl.id, ": record_tokens must be positive, got 0");
+  }
+  if (decl.window == 0 && (decl.chunked || decl.sinks != 0)) {
+    return Status::invalid_argument(decl.id, ": ", decl.chunked ? "chunked" : "sinks",
+                                    " without a window; set window");
+  }
+  if (decl.chunked && decl.sinks != 0) {
+    return Status::invalid_argument(decl.id, ": ", decl.sinks,
+                                    " sinks beside a chunked window; sinks need a sliding one");
+  }
+  if (decl.record_tokens > 1 && decl.window != 0) {
+    return Status::invalid_argument(decl.id, ": state pooled over ", decl.record_tokens,
+                                    " positions keeps all its records; its window must be 0, got ",
+                                    decl.window);
+  }
+  return Status::ok();
+}
+
 Result<std::uint64_t> unit_elements(const StateDecl& decl) {
   if (decl.shape.empty()) return Status::invalid_argument(decl.id, ": shape has no axis");
   std::uint64_t elements = 1;

@@ -29,9 +29,7 @@ Status check_decl(const StateDecl& decl) {
     return Status::unsupported(decl.id, ": state pooled over ", decl.record_tokens,
                                " positions has no run-time home; it can only be planned");
   }
-  if (decl.kind == StateKind::kRecurrent && (decl.window != 0 || decl.row_scale_bytes != 0)) {
-    return Status::invalid_argument(decl.id, ": recurrent state has no window and no row scales");
-  }
+  if (Status status = check_retention(decl); !status) return status;
   const bool int8 = decl.dtype == DType::kI8;
   const bool runtime_paged = decl.dtype == DType::kF16 || int8;
   if (decl.kind == StateKind::kPagedKv && !runtime_paged) {
@@ -93,7 +91,10 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
   plan.options_ = options;
   std::set<std::string> ids;
   std::set<std::pair<std::int32_t, std::string>> components;
-  std::map<std::tuple<std::uint32_t, DType, std::uint32_t>, Group> groups;
+  // Window, element and scale come first: files list the groups of a plan in this order.
+  using GroupKey =
+      std::tuple<std::uint32_t, DType, std::uint32_t, bool, std::uint32_t, std::uint32_t>;
+  std::map<GroupKey, Group> groups;
   for (std::uint32_t index = 0; index < decls.size(); ++index) {
     const StateDecl& decl = decls[index];
     if (Status status = check_decl(decl); !status) return status;
@@ -110,8 +111,9 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
     if (decl.shape[0] > UINT32_MAX || decl.shape[1] > UINT32_MAX) {
       return Status::invalid_argument(decl.id, ": heads and width must fit 32 bits");
     }
-    Group& group = groups[{decl.window, decl.dtype, decl.row_scale_bytes}];
-    group.window = decl.window;
+    Group& group = groups[{decl.window, decl.dtype, decl.row_scale_bytes, decl.chunked, decl.sinks,
+                           decl.record_tokens}];
+    static_cast<Retention&>(group) = decl.retention();
     group.components.push_back(
         {index, decl.layer, decl.dtype, static_cast<std::uint32_t>(decl.shape[0]),
          static_cast<std::uint32_t>(decl.shape[1]), decl.row_scale_bytes, 0, 0});
@@ -145,15 +147,9 @@ std::uint64_t StatePlan::block_bytes() const {
 
 Result<std::uint64_t> StatePlan::sequence_bytes(std::uint64_t tokens,
                                                 std::uint64_t chunk_tokens) const {
-  const std::uint64_t block = options_.block_tokens;
   std::uint64_t total = span_bytes(span_geometry(slot_bytes_), 1);
   for (const Group& group : groups_) {
-    std::uint64_t blocks = ceil_div(tokens, block);
-    if (group.window != 0) {
-      const auto live = checked_add(group.window - 1, chunk_tokens);
-      // The live span may start and end inside a block.
-      if (live) blocks = std::min(blocks, ceil_div(*live, block) + 1);
-    }
+    const std::uint64_t blocks = group.most_blocks(tokens, chunk_tokens, options_.block_tokens);
     const SpanGeometry geometry = span_geometry(group.page_bytes);
     const auto bytes = checked_mul(ceil_div(blocks, geometry.items), geometry.bytes);
     const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
@@ -169,9 +165,7 @@ Result<std::uint64_t> StatePlan::hit_bytes(std::uint64_t tokens) const {
   if (tokens == 0) return std::uint64_t{0};
   std::uint64_t total = slot_bytes_;
   for (const Group& group : groups_) {
-    const std::uint64_t live =
-        group.window == 0 ? tokens : std::min<std::uint64_t>(tokens, group.window - 1);
-    const auto bytes = checked_mul(live, group.token_bytes);
+    const auto bytes = checked_mul(group.needed_rows(tokens), group.token_bytes);
     const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
     if (!sum) {
       return Status::invalid_argument("the state of ", tokens, " positions does not fit 64 bits");
@@ -190,6 +184,10 @@ std::string StatePlan::fingerprint() const {
             std::string(dtype_name(decl.dtype)) + '|' + std::to_string(decl.row_scale_bytes) + '|' +
             std::to_string(decl.window);
     for (const std::uint64_t axis : decl.shape) text += ',' + std::to_string(axis);
+    // What a declaration leaves at its default is not there, as before these fields were.
+    if (decl.record_tokens != 1) text += "|record_tokens=" + std::to_string(decl.record_tokens);
+    if (decl.chunked) text += "|chunked";
+    if (decl.sinks != 0) text += "|sinks=" + std::to_string(decl.sinks);
     text += '\n';
   }
   return "sha256:" + sha256_hex(text);

@@ -93,10 +93,9 @@ Result<std::uint64_t> retained_units(const StateDecl& decl, std::uint64_t tokens
   if (decl.record_tokens == 0) {
     return Status::invalid_argument(decl.id, ": record_tokens must be positive, got 0");
   }
-  std::uint64_t positions = tokens;
-  if (decl.window != 0) {
-    positions = std::min<std::uint64_t>(tokens, decl.window);
-  } else {
+  const Retention retention = decl.retention();
+  std::uint64_t positions = retention.most_seen(tokens);
+  if (!retention.forgets()) {
     const auto rounded = checked_mul(ceil_div(tokens, block_tokens), block_tokens);
     if (!rounded) {
       return Status::invalid_argument(decl.id, ": ", tokens, " positions in blocks of ",
@@ -104,7 +103,7 @@ Result<std::uint64_t> retained_units(const StateDecl& decl, std::uint64_t tokens
     }
     positions = *rounded;
   }
-  return positions / decl.record_tokens;
+  return retention.rows(positions);
 }
 
 Result<std::uint64_t> retained_bytes(const StateDecl& decl, std::uint64_t tokens,

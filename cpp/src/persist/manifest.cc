@@ -87,16 +87,19 @@ Status read_groups(const std::vector<json::Value>& groups, const std::string& pa
     const std::uint64_t window = members.number("window");
     const std::uint64_t start = members.number("start");
     const std::string storage = members.text("storage");
+    const std::uint64_t sinks = group.sinks == 0 ? 0 : members.number("sinks");
     if (!members.status()) return members.status();
     if (window != group.window || storage != storage_name(group)) {
       return Status::corruption(where, "window: ", window, " in ", storage, ", the model's is ",
                                 group.window, " in ", storage_name(group));
     }
-    if (start > needed_from(group, shape.tokens)) {
-      return Status::corruption(where, "start: ", start, ", position ", shape.tokens,
-                                " needs rows from ", needed_from(group, shape.tokens));
-    }
     shape.starts.push_back(start);
+    shape.sinks.push_back(sinks);
+    if (sinks > start || !covers(shape, i, group, shape.tokens)) {
+      return Status::corruption(where, "start: ", start, ", sinks: ", sinks, ", position ",
+                                shape.tokens, " needs rows from ", group.live_start(shape.tokens),
+                                " and the first ", group.sink_end(shape.tokens));
+    }
   }
   return Status::ok();
 }
@@ -163,6 +166,7 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest) {
     out += number(group.window) + ", \"start\": " + number(manifest.shape.starts[i]) +
            ", \"storage\": ";
     json::append_string(out, storage_name(group));
+    if (group.sinks != 0) out += ", \"sinks\": " + number(manifest.shape.sinks[i]);
     out += '}';
   }
   out += "\n  ],\n  \"snapshots\": [";

@@ -21,19 +21,21 @@ inline constexpr std::uint64_t kMaxTokens = 1 << 28;
 // What of a prefix is stored.
 struct PrefixShape {
   std::uint64_t tokens = 0;
-  std::vector<std::uint64_t> starts;     // by group: first position whose rows are stored
+  // By group: rows of positions [0, sinks) and [starts, tokens) are stored; sinks <= starts.
+  std::vector<std::uint64_t> starts;
+  std::vector<std::uint64_t> sinks;
   std::vector<std::uint64_t> snapshots;  // positions, ascending; empty without fixed-size state
 };
 
-// Where it lies in memory: pages by group and block, those below `starts` may be null, and one
+// Where it lies in memory: pages by group and block, those without stored rows may be null, and one
 // snapshot for each position. The writer only reads them.
 struct PrefixBytes {
   std::vector<std::vector<std::byte*>> pages;
   std::vector<std::byte*> snapshots;
 };
 
-// First position of a group's rows without which nothing can go on at `tokens`.
-std::uint64_t needed_from(const Group& group, std::uint64_t tokens);
+// Whether the rows that a shape stores of a group are all that it needs to go on at `tokens`.
+bool covers(const PrefixShape& shape, std::size_t index, const Group& group, std::uint64_t tokens);
 
 // Publishes a prefix as the directory `path`. `space` is the digest of the prefix space.
 // kInvalidArgument: `path` exists (without `replace`), is no prompt cache (with it), or names

@@ -39,13 +39,15 @@ Status set_bytes(ArraySpec& array) {
 
 void add_group(const StatePlan& plan, std::size_t index, const PrefixShape& shape,
                std::map<std::int32_t, std::vector<ArraySpec>>& layers) {
-  const std::uint64_t positions = shape.tokens - shape.starts[index];
-  if (positions == 0) return;
-  for (const PagedComponent& part : plan.groups()[index].components) {
+  const Group& group = plan.groups()[index];
+  const std::uint64_t count =
+      shape.sinks[index] + group.rows(shape.tokens) - group.rows(shape.starts[index]);
+  if (count == 0) return;
+  for (const PagedComponent& part : group.components) {
     ArraySpec rows;
     rows.name = array_name(part.layer, plan.decls()[part.decl].component);
     rows.dtype = part.dtype;
-    rows.shape = {positions, part.heads, part.width};
+    rows.shape = {count, part.heads, part.width};
     rows.source = ArraySpec::Source::kRows;
     rows.group = index;
     rows.paged = &part;
@@ -54,7 +56,7 @@ void add_group(const StatePlan& plan, std::size_t index, const PrefixShape& shap
     if (part.row_scale_bytes == 0) continue;
     scales.name += ".scales";
     scales.dtype = DType::kF32;
-    scales.shape = {positions, part.heads};
+    scales.shape = {count, part.heads};
     scales.source = ArraySpec::Source::kScales;
     layers[part.layer].push_back(std::move(scales));
   }
@@ -83,8 +85,10 @@ Status finish(ShardSpec& shard) {
 
 }  // namespace
 
-std::uint64_t needed_from(const Group& group, std::uint64_t tokens) {
-  return group.window == 0 || tokens < group.window ? 0 : tokens - (group.window - 1);
+bool covers(const PrefixShape& shape, std::size_t index, const Group& group, std::uint64_t tokens) {
+  const std::uint64_t start = shape.starts[index];
+  return start <= group.live_start(tokens) &&
+         std::min(start, group.sink_end(tokens)) <= shape.sinks[index];
 }
 
 Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape) {
@@ -132,17 +136,23 @@ Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const Prefi
     return Status::ok();
   }
   const bool scales = array.source == ArraySpec::Source::kScales;
-  const std::uint64_t block = plan.block_tokens();
+  const Group& group = plan.groups()[array.group];
+  const std::uint64_t block = group.rows(plan.block_tokens());
   const std::uint64_t row =
       scales ? std::uint64_t{array.paged->heads} * sizeof(float)
              : std::uint64_t{array.paged->heads} * array.paged->width * dtype_bytes(array.dtype);
   const std::uint64_t offset = scales ? array.paged->scales_offset : array.paged->rows_offset;
-  for (std::uint64_t at = shape.starts[array.group]; at < shape.tokens;) {
-    const std::uint64_t count = std::min(shape.tokens, (at / block + 1) * block) - at;
-    std::byte* page = bytes.pages[array.group][at / block];
-    std::byte* piece = page == nullptr ? nullptr : page + offset + at % block * row;
-    if (Status status = visit(piece, count * row); !status) return status;
-    at += count;
+  const std::pair<std::uint64_t, std::uint64_t> spans[] = {
+      {0, shape.sinks[array.group]},
+      {group.rows(shape.starts[array.group]), group.rows(shape.tokens)}};
+  for (auto [at, stop] : spans) {
+    while (at < stop) {
+      const std::uint64_t count = std::min(stop, (at / block + 1) * block) - at;
+      std::byte* page = bytes.pages[array.group][at / block];
+      std::byte* piece = page == nullptr ? nullptr : page + offset + at % block * row;
+      if (Status status = visit(piece, count * row); !status) return status;
+      at += count;
+    }
   }
   return Status::ok();
 }

@@ -54,24 +54,26 @@ BlockTables RadixIndex::path_tables(const std::vector<Step>& path, std::uint64_t
   return tables;
 }
 
-// Whether the window of some group that ends at `end` has a hole; then the last block with one.
+// Whether some group misses a page that it needs at `end`; then the last block of one.
 std::optional<std::uint64_t> RadixIndex::last_hole(const BlockTables& tables,
                                                    std::uint64_t end) const {
   std::optional<std::uint64_t> hole;
   for (std::size_t group = 0; group < tables.size(); ++group) {
-    const std::uint64_t window = plan_.groups()[group].window;
-    if (window == 1) continue;  // sees only the running token: nothing of the past is needed
-    const std::uint64_t from = window == 0 || end < window ? 0 : end - (window - 1);
-    for (std::uint64_t b = blocks_to(end); b-- > block_of(from);) {
-      if (tables[group][b] != kNoItem) continue;
-      hole = std::max(hole.value_or(b), b);
-      break;
+    const Group& needs = plan_.groups()[group];
+    const BlockRange live = needs.live_blocks(end, plan_.block_tokens());
+    for (const BlockRange range :
+         {BlockRange{0, needs.sink_blocks(end, plan_.block_tokens())}, live}) {
+      for (std::uint64_t b = range.last; b-- > range.first;) {
+        if (tables[group][b] != kNoItem) continue;
+        hole = std::max(hole.value_or(b), b);
+        break;
+      }
     }
   }
   return hole;
 }
 
-// Largest n <= end for which every group has its pages of [n - (window - 1), n).
+// Largest n <= end for which every group has the pages that it needs.
 std::uint64_t RadixIndex::window_limit(const std::vector<Step>& path, std::uint64_t end) const {
   BlockTables tables = path_tables(path, end);
   while (const auto hole = last_hole(tables, end)) {
@@ -412,7 +414,7 @@ bool RadixIndex::release_windows(NodeId leaf) {
   bool released = false;
   for (NodeId id = leaf; !nodes_[id].is_root(); id = nodes_[id].parent) {
     for (std::size_t group = 0; group < pools_.pages.size(); ++group) {
-      if (plan_.groups()[group].window == 0) continue;
+      if (!plan_.groups()[group].forgets()) continue;
       for (ItemId& page : nodes_[id].pages[group]) {
         if (page == kNoItem || pools_.pages[group]->in_use(page)) continue;
         pools_.pages[group]->release_indexed(page);

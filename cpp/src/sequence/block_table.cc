@@ -43,8 +43,8 @@ Status BlockTable::make_writable(std::size_t first, std::size_t last, arena::Ite
   return Status::ok();
 }
 
-void BlockTable::trim_before(std::size_t block) {
-  for (; trimmed_ < std::min(block, pages_.size()); ++trimmed_) {
+void BlockTable::trim(std::size_t first, std::size_t last) {
+  for (trimmed_ = std::max(trimmed_, first); trimmed_ < std::min(last, pages_.size()); ++trimmed_) {
     if (pages_[trimmed_] == kNoItem) continue;
     pool_->release(pages_[trimmed_]);
     pages_[trimmed_] = kNoItem;
@@ -77,7 +77,7 @@ BlockTable BlockTable::fork() const {
 }
 
 bool BlockTable::resident(std::size_t first, std::size_t last) const {
-  for (std::size_t block = first; block <= last; ++block) {
+  for (std::size_t block = first; block < last; ++block) {
     if (block >= pages_.size() || pages_[block] == kNoItem) return false;
   }
   return true;

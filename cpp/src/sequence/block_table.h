@@ -40,22 +40,23 @@ class BlockTable {
   Status make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
                        std::vector<PageCopy>& copies);
 
-  // Lets go of blocks below `block`; their entries become kNoItem.
-  void trim_before(std::size_t block);
+  // Lets go of blocks [first, last); their entries become kNoItem. REQUIRES: `first` is the same in
+  // every call.
+  void trim(std::size_t first, std::size_t last);
   // Lets go of blocks from `blocks` on.
   void cut(std::size_t blocks);
   // The page of `block` is visible to others from now on.
   void mark_shared(std::size_t block);
   // A table that shares every page of this one.
   BlockTable fork() const;
-  // True when none of [first, last] is missing.
+  // True when none of [first, last) is missing.
   bool resident(std::size_t first, std::size_t last) const;
 
  private:
   Pool* pool_;
   std::vector<ItemId> pages_;
   std::vector<bool> owned_;
-  std::size_t trimmed_ = 0;  // entries below are kNoItem
+  std::size_t trimmed_ = 0;  // entries below, from trim()'s first on, are kNoItem
 };
 
 }  // namespace kvcache::sequence

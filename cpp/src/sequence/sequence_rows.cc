@@ -197,14 +197,10 @@ Status SequenceState::advance(std::uint64_t positions, bool check_written) {
   return Status::ok();
 }
 
-std::uint64_t SequenceState::window_start(const Group& group, std::uint64_t end) const {
-  return group.window == 0 || end < group.window ? 0 : end - (group.window - 1);
-}
-
 void SequenceState::trim_windows() {
   for (std::size_t group = 0; group < tables_.size(); ++group) {
-    const std::uint64_t start = window_start(plan_->groups()[group], length_);
-    tables_[group].trim_before(start / plan_->block_tokens());
+    const BlockRange dead = plan_->groups()[group].dead_blocks(length_, plan_->block_tokens());
+    tables_[group].trim(dead.first, dead.last);
   }
 }
 
@@ -226,10 +222,11 @@ Status SequenceState::check_read(std::int32_t layer, std::uint64_t start,
   for (const PagedRef& ref : **refs) {
     // Not the blocks decide but the window: what a layer may still see does not depend on how its
     // rows are stored, and rows behind the window may never have been written here.
-    if (start == stop || start >= window_start(plan_->groups()[ref.group], length_)) continue;
-    return Status::not_found("layer ", layer, ": positions from ", start,
-                             " have left its window of ", plan_->groups()[ref.group].window,
-                             "; the sequence is at ", length_);
+    const Group& needs = plan_->groups()[ref.group];
+    if (start == stop || needs.sees(start, stop, length_)) continue;
+    return Status::not_found("layer ", layer, ": positions from ",
+                             std::max(start, needs.sink_end(length_)), " have left its window of ",
+                             needs.window, "; the sequence is at ", length_);
   }
   return Status::ok();
 }

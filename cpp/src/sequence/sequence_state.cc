@@ -102,12 +102,14 @@ Status SequenceState::check_truncate(std::uint64_t position) const {
     return Status::invalid_argument("truncate to ", position, ": the sequence is at ", length_);
   }
   const std::uint64_t block = plan_->block_tokens();
-  for (std::size_t group = 0; group < tables_.size() && position > 0; ++group) {
-    const std::uint64_t start = window_start(plan_->groups()[group], position);
-    if (start < position && !tables_[group].resident(start / block, (position - 1) / block)) {
-      return Status::unsupported("truncate to ", position, ": a window of ",
-                                 plan_->groups()[group].window, " has dropped positions from ",
-                                 start, "; the sequence is at ", length_);
+  for (std::size_t group = 0; group < tables_.size(); ++group) {
+    const Group& needs = plan_->groups()[group];
+    const BlockRange live = needs.live_blocks(position, block);
+    if (!tables_[group].resident(live.first, live.last) ||
+        !tables_[group].resident(0, needs.sink_blocks(position, block))) {
+      return Status::unsupported("truncate to ", position, ": a window of ", needs.window,
+                                 " has dropped positions from ", needs.live_start(position),
+                                 "; the sequence is at ", length_);
     }
   }
   return Status::ok();

@@ -96,7 +96,6 @@ class SequenceState {
   void cut_blocks(const std::vector<std::size_t>& counts);
   std::vector<std::byte*> page_addresses(std::size_t group, std::uint64_t start,
                                          std::uint64_t stop) const;
-  std::uint64_t window_start(const Group& group, std::uint64_t end) const;
 
   const StatePlan* plan_;
   const LayerMap* layers_;
