@@ -69,6 +69,8 @@ class StatePlan:
         memory: budget for pages, slots and snapshots together, as bytes or as text ("2GiB").
         block_tokens: positions in a block.
         sequences: sequences that may be open at once.
+        ring_depth: copies of its fixed-size state that each sequence may keep by
+            `Sequence.record`, up to 4096; 0 for no decode ring.
 
     Raises:
         InvalidArgumentError: a value out of range, or declarations that contradict each other.
@@ -82,16 +84,19 @@ class StatePlan:
         memory: str | int,
         block_tokens: int = 16,
         sequences: int = 64,
+        ring_depth: int = 0,
     ) -> None:
         self.declarations = _declarations(declarations)
         self.memory_bytes = parse_bytes(memory)
         self.block_tokens = as_count(block_tokens, "block_tokens", 1, _MAX_U32)
         self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
+        self.ring_depth = as_count(ring_depth, "ring_depth", 0, _MAX_U32)
         self.core = _core.StatePlan(
             [decl.to_core() for decl in self.declarations],
             memory_bytes=self.memory_bytes,
             block_tokens=self.block_tokens,
             sequences=self.sequences,
+            ring_depth=self.ring_depth,
         )
 
     @classmethod
@@ -104,6 +109,7 @@ class StatePlan:
         format: str | KvStorageFormat = KvStorageFormat.F16,  # noqa: A002 - the field's word
         sequences: int = 64,
         state_dtype: str = "f32",
+        ring_depth: int = 0,
     ) -> Self:
         """Plan a model read by `kvcache.models.from_config`.
 
@@ -114,6 +120,7 @@ class StatePlan:
             format: storage of attention rows, ``"f16"`` or ``"int8"`` or a storage format's name.
             sequences: see the class.
             state_dtype: element of floating fixed-size tensors, ``"f32"``, ``"f16"`` or ``"bf16"``.
+            ring_depth: see the class.
 
         Raises:
             InvalidArgumentError: an unknown format, or a value out of range.
@@ -126,7 +133,13 @@ class StatePlan:
         declarations = declare(
             model.schedule, storage=storage_format(format), state_dtype=state_dtype
         )
-        return cls(declarations, memory=memory, block_tokens=block_tokens, sequences=sequences)
+        return cls(
+            declarations,
+            memory=memory,
+            block_tokens=block_tokens,
+            sequences=sequences,
+            ring_depth=ring_depth,
+        )
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -194,6 +207,11 @@ class StatePlan:
     def block_bytes(self) -> int:
         """Bytes of one block, all groups."""
         return self.core.block_bytes
+
+    @property
+    def ring_bytes(self) -> int:
+        """Most bytes that the decode rings of all sequences hold."""
+        return self.core.ring_bytes
 
     @property
     def fingerprint(self) -> str:

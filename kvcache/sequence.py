@@ -232,6 +232,39 @@ class Sequence:
         """
         self._core.truncate(as_count(position, "position"))
 
+    def record(self) -> int:
+        """Copy all fixed-size state at ``length`` into the sequence's decode ring.
+
+        `rollback` returns to it. The ring holds the plan's ``ring_depth`` copies; the next one
+        takes the place of the oldest. Unlike `snapshot` it is this sequence's alone: `publish`
+        does not show it, `fork` starts with an empty ring, and it is never evicted.
+
+        Returns:
+            The position. A model without fixed-size state has nothing to copy.
+
+        Raises:
+            UnsupportedError: the plan's ``ring_depth`` is 0.
+            OutOfCapacityError: no room for one more copy; the ring is as it was.
+        """
+        return self._core.record()
+
+    def rollback(self, position: int) -> None:
+        """Return to ``position``: its recorded state, and nothing of what follows, tokens included.
+
+        A model without fixed-size state returns to any position its windows still allow.
+
+        Raises:
+            UnsupportedError: `record` was not called there, or its copy has given way to newer
+                ones, or a window has passed, or the plan's ``ring_depth`` is 0. Nothing changed.
+            InvalidArgumentError: ``position`` is negative or beyond ``length``.
+        """
+        self._core.rollback(as_count(position, "position"))
+
+    @property
+    def recorded(self) -> list[int]:
+        """Positions in the decode ring, oldest record first."""
+        return self._core.recorded
+
     def begin_verify(self, drafts: ArrayLike) -> VerifySession:
         """Start running the last known token and ``drafts`` after it, to keep some of them.
 

@@ -22,6 +22,7 @@ class CacheStats:
     pages: int  #: live, of all groups
     slots: int
     snapshots: int  #: live, of sequences, of verify sessions and of the index
+    ring_snapshots: int  #: live, in the decode rings of sequences
     indexed_blocks: int
     indexed_tokens: int
     indexed_snapshots: int

@@ -47,6 +47,7 @@ void bind_values(py::module_& m) {
       .def_readonly("pages", &CacheStats::pages)
       .def_readonly("slots", &CacheStats::slots)
       .def_readonly("snapshots", &CacheStats::snapshots)
+      .def_readonly("ring_snapshots", &CacheStats::ring_snapshots)
       .def_readonly("indexed_blocks", &CacheStats::indexed_blocks)
       .def_readonly("indexed_tokens", &CacheStats::indexed_tokens)
       .def_readonly("indexed_snapshots", &CacheStats::indexed_snapshots)

@@ -86,5 +86,12 @@ void bind_sequence(py::module_& m) {
           "fork", [](Sequence& s) { return unwrap(s.fork()); }, release_gil())
       .def(
           "truncate", [](Sequence& s, std::uint64_t n) { unwrap(s.truncate(n)); }, release_gil())
+      .def(
+          "record", [](Sequence& s) { return unwrap(s.record()); }, release_gil())
+      .def(
+          "rollback", [](Sequence& s, std::uint64_t n) { unwrap(s.rollback(n)); }, release_gil())
+      .def_property_readonly(
+          "recorded",
+          py::cpp_function([](const Sequence& s) { return own(s).recorded(); }, release_gil()))
       .def("close", &Sequence::close, release_gil());
 }

@@ -111,17 +111,19 @@ void bind_layout(py::module_& m) {
 void bind_plan(py::module_& m) {
   py::class_<StatePlan>(m, "StatePlan")
       .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
-                       std::uint32_t block_tokens, std::uint32_t sequences) {
-             return unwrap(
-                 StatePlan::create(std::move(decls), {memory_bytes, block_tokens, sequences}));
+                       std::uint32_t block_tokens, std::uint32_t sequences,
+                       std::uint32_t ring_depth) {
+             return unwrap(StatePlan::create(std::move(decls),
+                                             {memory_bytes, block_tokens, sequences, ring_depth}));
            }),
            py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
-           py::arg("sequences"))
+           py::arg("sequences"), py::arg("ring_depth") = 0)
       .def_property_readonly("decls", &StatePlan::decls)
       .def_property_readonly("groups", &StatePlan::groups)
       .def_property_readonly("fixed", &StatePlan::fixed)
       .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
       .def_property_readonly("block_bytes", &StatePlan::block_bytes)
+      .def_property_readonly("ring_bytes", &StatePlan::ring_bytes)
       .def_property_readonly("fingerprint", &StatePlan::fingerprint)
       .def(
           "sequence_bytes",

@@ -13,6 +13,22 @@
 
 enum { kTokens = 21, kHeads = 2, kWidth = 8 };
 
+/* A sequence of kTokens - 1 positions goes back to the state it had when it was recorded. */
+static int ring_test(kvcache_sequence* sequence) {
+  void* state = NULL;
+  uint64_t state_bytes = 0;
+  CHECK(kvcache_sequence_rollback(sequence, kTokens - 1) == KVCACHE_UNSUPPORTED);
+  CHECK(kvcache_sequence_record(sequence) == KVCACHE_OK);
+  CHECK(kvcache_sequence_state(sequence, 1, "state.recurrent", &state, &state_bytes) == KVCACHE_OK);
+  memset(state, 0x11, state_bytes);
+  CHECK(kvcache_sequence_rollback(sequence, kTokens) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_rollback(sequence, kTokens - 1) == KVCACHE_OK);
+  CHECK(((const unsigned char*)state)[5] == 0x3f);
+  CHECK(kvcache_sequence_record(NULL) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_rollback(NULL, 0) == KVCACHE_INVALID_ARGUMENT);
+  return 0;
+}
+
 int main(void) {
   const uint64_t kv_shape[2] = {kHeads, kWidth};
   const uint64_t state_shape[3] = {2, 4, 4};
@@ -21,7 +37,7 @@ int main(void) {
       {"l0.v", 0, "attention.values", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0, 0, 0, 0},
       {"l1.h", 1, "state.recurrent", KVCACHE_RECURRENT, KVCACHE_F32, state_shape, 3, 0, 0, 0, 0,
        0}};
-  const kvcache_options options = {1 << 20, 4, 8, NULL};
+  const kvcache_options options = {1 << 20, 4, 8, NULL, 2};
   kvcache_cache* cache = NULL;
   kvcache_sequence* sequence = NULL;
   kvcache_sequence* child = NULL;
@@ -60,6 +76,7 @@ int main(void) {
   CHECK(kvcache_sequence_fork(sequence, &child) == KVCACHE_OK);
   CHECK(kvcache_sequence_truncate(child, 7) == KVCACHE_UNSUPPORTED);
   kvcache_sequence_close(child);
+  CHECK(ring_test(sequence) == 0);
   kvcache_sequence_close(sequence);
 
   CHECK(kvcache_sequence_open(cache, tokens, kTokens, "other", 5, &sequence) == KVCACHE_OK);

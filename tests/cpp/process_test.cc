@@ -83,6 +83,8 @@ int first_accepted(Cache& cache, Sequence& sequence, VerifySession& session) {
       [&] { return sequence.publish(); },
       [&] { return sequence.fork().status(); },
       [&] { return sequence.truncate(0); },
+      [&] { return sequence.record().status(); },
+      [&] { return sequence.rollback(0); },
       [&] { return sequence.begin_verify({}).status(); },
       [&] { return session.check_process(); },
       [&] { return session.write(0, {&from, 1}); },

@@ -71,9 +71,12 @@ class TinyModel:
         return found
 
     def cache(self, memory: str | int = "1MiB", block_tokens: int = 4, **options: Any) -> Any:
-        sequences = options.pop("sequences", 8)
         plan = kvcache.StatePlan(
-            self.declarations(), memory=memory, block_tokens=block_tokens, sequences=sequences
+            self.declarations(),
+            memory=memory,
+            block_tokens=block_tokens,
+            sequences=options.pop("sequences", 8),
+            ring_depth=options.pop("ring_depth", 0),
         )
         return kvcache.Cache(plan, **options)
 

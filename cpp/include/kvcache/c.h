@@ -74,7 +74,8 @@ typedef struct kvcache_options {
   uint64_t memory_bytes;
   uint32_t block_tokens;
   uint32_t sequences;
-  const char* policy; /* NULL: "lru" */
+  const char* policy;  /* NULL: "lru" */
+  uint32_t ring_depth; /* copies of its fixed-size state that a sequence may record */
 } kvcache_options;
 
 /* Elements [tokens, heads, width]; strides in bytes, the last axis contiguous. */
@@ -135,6 +136,8 @@ KVCACHE_API kvcache_status kvcache_sequence_publish(kvcache_sequence* sequence);
 KVCACHE_API kvcache_status kvcache_sequence_fork(kvcache_sequence* sequence,
                                                  kvcache_sequence** out);
 KVCACHE_API kvcache_status kvcache_sequence_truncate(kvcache_sequence* sequence, uint64_t position);
+KVCACHE_API kvcache_status kvcache_sequence_record(kvcache_sequence* sequence);
+KVCACHE_API kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position);
 
 #ifdef __cplusplus
 }

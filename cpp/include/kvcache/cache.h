@@ -68,7 +68,8 @@ struct CacheStats {
   std::uint64_t open_sequences = 0;
   std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
-  std::uint64_t snapshots = 0;  // live, of sequences, of verify sessions and of the index
+  std::uint64_t snapshots = 0;       // live, of sequences, of verify sessions and of the index
+  std::uint64_t ring_snapshots = 0;  // live, in the decode rings of sequences
   std::uint64_t indexed_blocks = 0;
   std::uint64_t indexed_tokens = 0;
   std::uint64_t indexed_snapshots = 0;

@@ -85,6 +85,19 @@ class Sequence {
   // at `position` must exist. kUnsupported: it does not, or a window has passed.
   // kInvalidArgument: beyond length().
   Status truncate(std::uint64_t position);
+  // Copies the fixed-size state at length() into the sequence's decode ring, over the oldest copy
+  // once there are StatePlan's ring_depth; rollback() returns to it. Returns length(). For a model
+  // without such state there is nothing to copy. A fork() starts with an empty ring; close() and
+  // truncate() drop what they leave behind. kUnsupported: ring_depth is 0. kOutOfCapacity: no room
+  // for one more copy; the ring is as it was.
+  Result<std::uint64_t> record();
+  // Restores the fixed-size state from the copy recorded last at exactly `position` and forgets
+  // positions from there on, their tokens included. A model without fixed-size state returns to any
+  // position. kInvalidArgument: beyond length(). kUnsupported: there is no such copy, ring_depth is
+  // 0, or a window has passed. Nothing is changed then.
+  Status rollback(std::uint64_t position);
+  // Positions in the decode ring, oldest record first.
+  std::vector<std::uint64_t> recorded() const;
   // Starts a verify of the one known token that has not run and of `drafts` after it; see
   // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
   // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.

@@ -18,6 +18,7 @@ struct PlanOptions {
   std::uint64_t memory_bytes = 0;   // one budget for pages, slots and snapshots
   std::uint32_t block_tokens = 16;  // positions in a block
   std::uint32_t sequences = 64;     // sequences that may be open at once
+  std::uint32_t ring_depth = 0;     // copies of its fixed-size state that each may record
 };
 
 // One component of one layer inside a page: rows [block_tokens, heads, width], then its scales.
@@ -65,9 +66,11 @@ class StatePlan {
   // Bytes of all fixed-size state of one sequence; a snapshot is as large.
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   std::uint64_t block_bytes() const;  // one block of every group
+  // Most bytes that the decode rings of all sequences hold.
+  std::uint64_t ring_bytes() const;
 
   // Most bytes that a sequence of `tokens` positions holds while it is written in one go of
-  // `chunk_tokens` positions: its slot, its pages, and nothing shared.
+  // `chunk_tokens` positions: its slot, its decode ring, its pages, and nothing shared.
   // kInvalidArgument when the result does not fit 64 bits.
   Result<std::uint64_t> sequence_bytes(std::uint64_t tokens, std::uint64_t chunk_tokens) const;
   // Stored bytes that a hit of `tokens` positions covers: rows of every group that the hit rule

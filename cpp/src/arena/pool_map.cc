@@ -11,6 +11,9 @@ std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks
   if (plan.has_fixed_state()) {
     specs.push_back({"slots", plan.slot_bytes(), plan.options().sequences});
     specs.push_back({"snapshots", plan.slot_bytes(), 0});
+    const PlanOptions& options = plan.options();
+    const std::uint64_t ring_items = std::uint64_t{options.ring_depth} * options.sequences;
+    if (ring_items > 0) specs.push_back({"decode ring", plan.slot_bytes(), ring_items});
   }
   return specs;
 }
@@ -23,6 +26,7 @@ PoolMap map_pools(const StatePlan& plan, Arena& arena) {
   if (plan.has_fixed_state()) {
     map.slots = &arena.pool(plan.groups().size());
     map.snapshots = &arena.pool(plan.groups().size() + 1);
+    if (plan.options().ring_depth > 0) map.ring = &arena.pool(plan.groups().size() + 2);
   }
   return map;
 }

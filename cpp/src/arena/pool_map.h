@@ -1,5 +1,5 @@
-// Which pool of the arena holds what: a page pool for each group of the plan, then slots and
-// snapshots when the model has fixed-size state.
+// Which pool of the arena holds what: a page pool for each group of the plan, then slots, snapshots
+// and the decode ring when the model has fixed-size state.
 #pragma once
 
 #include <vector>
@@ -13,6 +13,7 @@ struct PoolMap {
   std::vector<Pool*> pages;   // by group
   Pool* slots = nullptr;      // null without fixed-size state
   Pool* snapshots = nullptr;  // likewise
+  Pool* ring = nullptr;       // likewise, or without a decode ring
 };
 
 // The pools a plan asks for, in the order that map_pools() reads them back.

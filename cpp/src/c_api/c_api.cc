@@ -125,8 +125,8 @@ kvcache_status kvcache_cache_create(const kvcache_state_decl* decls, size_t decl
     if (!decl) return fail(decl.status());
     list.push_back(std::move(decl).value());
   }
-  auto plan = StatePlan::create(std::move(list),
-                                {options->memory_bytes, options->block_tokens, options->sequences});
+  auto plan = StatePlan::create(std::move(list), {options->memory_bytes, options->block_tokens,
+                                                  options->sequences, options->ring_depth});
   if (!plan) return fail(plan.status());
   auto cache = Cache::create(std::move(plan).value(),
                              {.policy = options->policy == nullptr ? "lru" : options->policy});
@@ -235,6 +235,16 @@ kvcache_status kvcache_sequence_fork(kvcache_sequence* sequence, kvcache_sequenc
 kvcache_status kvcache_sequence_truncate(kvcache_sequence* sequence, uint64_t position) {
   if (sequence == nullptr) return null_argument("sequence");
   return done(sequence->sequence.truncate(position));
+}
+
+kvcache_status kvcache_sequence_record(kvcache_sequence* sequence) {
+  if (sequence == nullptr) return null_argument("sequence");
+  return done(sequence->sequence.record().status());
+}
+
+kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position) {
+  if (sequence == nullptr) return null_argument("sequence");
+  return done(sequence->sequence.rollback(position));
 }
 
 }  // extern "C"

@@ -179,6 +179,7 @@ CacheStats Cache::stats() const {
     stats.slots = core_->pools.slots->live_items();
     stats.snapshots = core_->pools.snapshots->live_items();
   }
+  if (core_->pools.ring != nullptr) stats.ring_snapshots = core_->pools.ring->live_items();
   stats.indexed_blocks = counts.blocks;
   stats.indexed_tokens = counts.tokens;
   stats.indexed_snapshots = counts.snapshots;

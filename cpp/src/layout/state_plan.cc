@@ -15,6 +15,8 @@ namespace {
 
 // Beyond this an offset inside a page or a slot would be no size any machine has.
 constexpr std::uint64_t kMaxItemBytes = std::uint64_t{1} << 46;
+// A ring is searched entry by entry; engines use up to 8.
+constexpr std::uint32_t kMaxRingDepth = 4096;
 
 Status check_decl(const StateDecl& decl) {
   if (decl.kind != StateKind::kPagedKv && decl.kind != StateKind::kRecurrent) {
@@ -75,18 +77,26 @@ Status lay_out_page(Group& group, std::uint32_t block_tokens) {
   return Status::ok();
 }
 
-}  // namespace
-
-Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOptions& options) {
+Status check_options(const PlanOptions& options) {
   constexpr std::uint32_t kMaxBlockTokens = 1 << 20;
-  if (decls.empty()) return Status::invalid_argument("a plan needs at least one state declaration");
   if (options.block_tokens == 0 || options.block_tokens > kMaxBlockTokens) {
     return Status::invalid_argument("block_tokens must be 1..", kMaxBlockTokens, ", got ",
                                     options.block_tokens);
   }
   if (options.memory_bytes == 0) return Status::invalid_argument("memory must be positive, got 0");
   if (options.sequences == 0) return Status::invalid_argument("sequences must be positive, got 0");
+  if (options.ring_depth > kMaxRingDepth) {
+    return Status::invalid_argument("ring_depth must be 0..", kMaxRingDepth, ", got ",
+                                    options.ring_depth);
+  }
+  return Status::ok();
+}
 
+}  // namespace
+
+Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOptions& options) {
+  if (decls.empty()) return Status::invalid_argument("a plan needs at least one state declaration");
+  if (Status status = check_options(options); !status) return status;
   StatePlan plan;
   plan.options_ = options;
   std::set<std::string> ids;
@@ -135,6 +145,11 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
                                       kMaxItemBytes, " bytes");
     }
   }
+  const std::uint64_t ring_items = std::uint64_t{options.ring_depth} * options.sequences;
+  if (!checked_mul(ring_items, plan.slot_bytes_)) {
+    return Status::invalid_argument("decode rings of ", ring_items, " copies of ", plan.slot_bytes_,
+                                    " bytes do not fit 64 bits; lower ring_depth or sequences");
+  }
   plan.decls_ = std::move(decls);
   return plan;
 }
@@ -145,9 +160,15 @@ std::uint64_t StatePlan::block_bytes() const {
   return bytes;
 }
 
+std::uint64_t StatePlan::ring_bytes() const {
+  return std::uint64_t{options_.ring_depth} * options_.sequences * slot_bytes_;
+}
+
 Result<std::uint64_t> StatePlan::sequence_bytes(std::uint64_t tokens,
                                                 std::uint64_t chunk_tokens) const {
-  std::uint64_t total = span_bytes(span_geometry(slot_bytes_), 1);
+  // At most 4097 copies of 2^46 bytes.
+  const SpanGeometry slot = span_geometry(slot_bytes_);
+  std::uint64_t total = span_bytes(slot, 1) + span_bytes(slot, options_.ring_depth);
   for (const Group& group : groups_) {
     const std::uint64_t blocks = group.most_blocks(tokens, chunk_tokens, options_.block_tokens);
     const SpanGeometry geometry = span_geometry(group.page_bytes);

@@ -15,7 +15,8 @@ SequenceState::SequenceState(const StatePlan& plan, const LayerMap& layers, aren
       pools_(std::move(pools)),
       space_(std::move(space)),
       tokens_(std::move(tokens)),
-      written_(layers.paged_layers(), 0) {
+      written_(layers.paged_layers(), 0),
+      ring_(pools_.ring, plan.options().ring_depth) {
   for (Pool* pool : pools_.pages) tables_.emplace_back(*pool);
 }
 
@@ -55,6 +56,7 @@ Status SequenceState::take_slot(arena::ItemSource& source) {
 void SequenceState::release() {
   for (BlockTable& table : tables_) table.cut(0);
   forget_snapshots();
+  ring_.clear();
   if (slot_ != kNoItem) pools_.slots->release(slot_);
   slot_ = kNoItem;
   length_ = 0;
@@ -126,6 +128,7 @@ void SequenceState::truncate(std::uint64_t position) {
     pools_.snapshots->release(snapshots_.back().item);
     snapshots_.pop_back();
   }
+  ring_.truncate_after(position);
   shared_until_ = std::min(shared_until_, position);
   length_ = position;
   tokens_.resize(position);

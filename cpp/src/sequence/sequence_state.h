@@ -14,6 +14,7 @@
 #include "kvcache/codec.h"
 #include "kvcache/state_plan.h"
 #include "sequence/block_table.h"
+#include "sequence/decode_ring.h"
 #include "sequence/layer_map.h"
 
 namespace kvcache::sequence {
@@ -37,6 +38,7 @@ class SequenceState {
   const std::vector<BlockTable>& tables() const { return tables_; }
   std::vector<std::vector<ItemId>> block_tables(std::uint64_t end) const;
   const std::vector<HeldSnapshot>& snapshots() const { return snapshots_; }
+  DecodeRing& ring() { return ring_; }
 
   // ---- Life (locked) ----
   // Takes over pages of [0, length) that the caller has retained.
@@ -108,6 +110,7 @@ class SequenceState {
   std::vector<BlockTable> tables_;      // by group
   ItemId slot_ = kNoItem;
   std::vector<HeldSnapshot> snapshots_;  // not published yet, by ascending position
+  DecodeRing ring_;                      // a fork begins with an empty one
 };
 
 }  // namespace kvcache::sequence
