@@ -8,16 +8,23 @@ __all__ = ["paged", "recurrent"]
 
 
 def paged(
-    layer: int, component: str, heads: int, width: int, *, window: int = 0, int8: bool = False
+    layer: int,
+    component: str,
+    heads: int,
+    width: int,
+    *,
+    window: int = 0,
+    int8: bool = False,
+    dtype: DType = DType.F16,
 ) -> StateDecl:
-    """Rows ``[heads, width]`` of each position, float16 or INT8 with a scale a row."""
+    """Rows ``[heads, width]`` of each position, plain or INT8 with a scale a row."""
     return StateDecl(
         id=f"l{layer}.{component}",
         layer=layer,
         component=component,
         kind=StateKind.PAGED_KV,
         section=Section.MAIN,
-        dtype=DType.I8 if int8 else DType.F16,
+        dtype=DType.I8 if int8 else dtype,
         shape=(heads, width),
         row_scale_bytes=4 if int8 else 0,
         window=window,
