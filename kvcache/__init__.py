@@ -114,7 +114,7 @@ _NAMES = {
     "speculate": ["VerifySession"],
     "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
     "stats": ["CacheStats", "Explanation"],
-    "storage": ["KvCacheDtype", "KvStorageFormat"],
+    "storage": ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"],
     "strategy": [
         "CacheStateStrategy",
         "CompressedMla",

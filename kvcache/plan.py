@@ -10,13 +10,14 @@ from kvcache import _core
 from kvcache._arguments import as_count
 from kvcache.errors import InvalidArgumentError
 from kvcache.state import DType, StateDecl, declare
-from kvcache.storage import KvCacheDtype, KvStorageFormat
+from kvcache.storage import KvStorageFormat
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvcache.models import Model
+    from kvcache.storage import Storage
 
 __all__ = ["FixedComponent", "Group", "PagedComponent", "StatePlan"]
 
@@ -106,7 +107,7 @@ class StatePlan:
         *,
         memory: str | int,
         block_tokens: int = 16,
-        format: str | KvStorageFormat = KvStorageFormat.F16,  # noqa: A002 - the field's word
+        format: Storage | str = KvStorageFormat.F16,  # noqa: A002 - the field's word
         sequences: int = 64,
         state_dtype: str = "f32",
         ring_depth: int = 0,
@@ -117,22 +118,21 @@ class StatePlan:
             model: the model; its draft layers are not part of the plan.
             memory: see the class.
             block_tokens: see the class.
-            format: storage of attention rows, ``"f16"`` or ``"int8"`` or a storage format's name.
+            format: storage of attention rows: ``"f16"``, ``"bf16"``, ``"f32"``, ``"int8"`` or a
+                storage format's name; see `declare`.
             sequences: see the class.
             state_dtype: element of floating fixed-size tensors, ``"f32"``, ``"f16"`` or ``"bf16"``.
             ring_depth: see the class.
 
         Raises:
             InvalidArgumentError: an unknown format, or a value out of range.
-            UnsupportedError: bf16 or fp8 rows, or a component that has no run-time home.
+            UnsupportedError: fp8 rows, or a component that has no run-time home.
         """
         if not hasattr(model, "schedule"):
             raise InvalidArgumentError(
                 f"model: expected what kvcache.models.from_config() returns, got {model!r}"
             )
-        declarations = declare(
-            model.schedule, storage=storage_format(format), state_dtype=state_dtype
-        )
+        declarations = declare(model.schedule, storage=format, state_dtype=state_dtype)
         return cls(
             declarations,
             memory=memory,
@@ -238,19 +238,6 @@ class StatePlan:
             f"<StatePlan {len(self.groups)} groups, {self.block_bytes} bytes a block of "
             f"{self.block_tokens}, {self.slot_bytes} bytes a slot, {self.memory_bytes} in all>"
         )
-
-
-def storage_format(name: str | KvStorageFormat) -> KvStorageFormat:
-    """The storage format called ``name``: its wire or display form, or a cache dtype's spelling."""
-    if isinstance(name, KvStorageFormat):
-        return name
-    for known in KvStorageFormat:
-        if name in (known.value, str(known)):
-            return known
-    dtype = KvCacheDtype.parse(name)
-    if dtype is None:
-        raise InvalidArgumentError(f"format: expected 'f16' or 'int8', got {name!r}")
-    return dtype.storage_format()
 
 
 def _declarations(given: Iterable[StateDecl]) -> tuple[StateDecl, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.pages import PageView
 from kvcache.speculate import VerifySession
@@ -21,6 +22,17 @@ __all__ = ["Sequence"]
 
 Rows = Any  # an array [tokens, heads, width]
 _ROW_DTYPES = ("float16", "float32", "bfloat16")
+# What rows of a stored element are read as when the caller does not say.
+_NATURAL_DTYPES = {
+    DType.F16: "float16",
+    DType.I8: "float16",
+    DType.BF16: "bfloat16",
+    DType.F32: "float32",
+    DType.U8: "uint8",
+    DType.U32: "uint32",
+    DType.I32: "int32",
+    DType.U64: "uint64",
+}
 
 
 def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
@@ -82,7 +94,8 @@ class Sequence:
         Args:
             layer: index of the decoder layer.
             start: first position, within ``length`` and what is written of the layer.
-            keys: ``[tokens, heads, width]`` of float16, float32 or bfloat16, after RoPE; any object
+            keys: ``[tokens, heads, width]`` of float16, float32 or bfloat16, after RoPE; kept bit
+                for bit where that is how the plan stores them, else rounded; any object
                 with the buffer protocol, DLPack on the host or ``__array_interface__``, at any
                 strides as long as the last axis is contiguous; copied, never kept. For MLA the
                 latent, ``[tokens, 1, latent_dim]``.
@@ -97,14 +110,15 @@ class Sequence:
         components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
         self._core.write(as_layer(layer), as_count(start, "start"), components)
 
-    def read(self, layer: int, start: int, stop: int, dtype: str = "float16") -> tuple[Any, ...]:
+    def read(self, layer: int, start: int, stop: int, dtype: str | None = None) -> tuple[Any, ...]:
         """Decode one layer's rows of positions ``[start, stop)``.
 
         Args:
             layer: index of the decoder layer.
             start: first position.
             stop: one past the last position.
-            dtype: ``"float16"``, ``"float32"`` or ``"bfloat16"``.
+            dtype: ``"float16"``, ``"float32"`` or ``"bfloat16"``; None for the stored element, and
+                float16 for INT8 rows. Rows of integers are read as what they are.
 
         Returns:
             What `write` took, in that order: keys and values ``[stop - start, heads, width]``, or
@@ -117,7 +131,9 @@ class Sequence:
         """
         layer, start = as_layer(layer), as_count(start, "start")
         stop = as_count(stop, "stop")
-        if not isinstance(dtype, str | np.dtype) or dtype not in _ROW_DTYPES:
+        if dtype is not None and (
+            not isinstance(dtype, str | np.dtype) or dtype not in _ROW_DTYPES
+        ):
             raise InvalidArgumentError(
                 f"dtype: expected {', '.join(map(repr, _ROW_DTYPES))}, got {dtype!r}"
             )
@@ -126,10 +142,11 @@ class Sequence:
                 f"positions [{start}, {stop}) of layer {layer} are not within the "
                 f"{self._core.written(layer)} written ones"
             )
-        rows = [
-            _empty_rows((stop - start, part.heads, part.width), dtype)
-            for part in self._plan.paged_components(layer)
-        ]
+        rows = []
+        for part in self._plan.paged_components(layer):
+            natural = _NATURAL_DTYPES[part.dtype]
+            chosen = natural if dtype is None or natural not in _ROW_DTYPES else dtype
+            rows.append(_empty_rows((stop - start, part.heads, part.width), chosen))
         self._core.read(layer, start, rows)
         return tuple(rows) if len(rows) > 1 else (rows[0], None)
 

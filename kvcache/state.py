@@ -9,7 +9,7 @@ from kvcache.enums import DType, Lifetime, Section, StateKind, VerifyRule
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.policy import LayerCachePolicy, LayerSchedule
 from kvcache.serde import U32, PositiveU32, PositiveU64, Value, describe
-from kvcache.storage import KvStorageFormat
+from kvcache.storage import KvStorageFormat, Storage, parse_storage, stored_as
 from kvcache.tensors import (
     Batch,
     Fixed,
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"]
 
-_FORMAT_DTYPES = {
-    KvStorageFormat.F16: DType.F16,
-    KvStorageFormat.INT8_PER_TOKEN_HEAD_F32_SCALE_V1: DType.I8,
-}
 _TENSOR_DTYPES = {
     StateTensorDtype.FLOAT32: DType.F32,
     StateTensorDtype.INT32: DType.I32,
@@ -118,7 +114,7 @@ class StateDecl(Value):
 def declare(
     schedule: LayerSchedule[LayerCachePolicy],
     *,
-    storage: KvStorageFormat = KvStorageFormat.F16,
+    storage: Storage | str = KvStorageFormat.F16,
     state_dtype: DType | str = DType.F32,
     draft_layers: int = 0,
     sinks: int = 0,
@@ -127,7 +123,8 @@ def declare(
 
     Args:
         schedule: one cache policy per layer.
-        storage: format of everything that grows by the position.
+        storage: format of everything floating that grows by the position: a `KvStorageFormat`,
+            `DType.BF16`, `DType.F32`, or a name of one, such as ``"bf16"``.
         state_dtype: element of fixed-size tensors that are declared floating.
         draft_layers: how many layers at the end belong to a draft head.
         sinks: first positions that layers with a sliding window keep as well (StreamingLLM,
@@ -138,7 +135,7 @@ def declare(
 
     Raises:
         InvalidArgumentError: not a schedule of cache policies, more draft layers than layers, or
-            a number of sinks that is none.
+            an unknown storage, or a number of sinks that is none.
         UnsupportedError: a tensor whose axes depend on the prefix in a way that has no unit.
     """
     if not isinstance(schedule, LayerSchedule) or not isinstance(schedule[0], LayerCachePolicy):
@@ -151,7 +148,7 @@ def declare(
         )
     if type(sinks) is not int or not 0 <= sinks < 2**32:
         raise InvalidArgumentError(f"sinks: expected a number of positions, got {describe(sinks)}")
-    storage, floating = KvStorageFormat(storage), DType(state_dtype)
+    storage, floating = parse_storage(storage), DType(state_dtype)
     declared = []
     for index, policy in enumerate(schedule):
         drafts = index >= len(schedule) - draft_layers
@@ -173,7 +170,7 @@ def declare(
 def _unit(
     component: StateComponentPolicy,
     policy: LayerCachePolicy,
-    storage: KvStorageFormat,
+    storage: Storage,
     floating: DType,
 ) -> dict[str, Any] | None:
     """The declaration fields that say what one unit is; None for what is not declared."""
@@ -182,8 +179,7 @@ def _unit(
         return None
     axes = [axis for axis in component.shape if not isinstance(axis, Batch)]
     if role is None or any(_grows(axis) for axis in axes):
-        dtype = _FORMAT_DTYPES[storage]
-        scale = storage.row_scale_bytes
+        dtype, scale = stored_as(storage)
         if component.dtype is not StateTensorDtype.FLOATING:
             dtype, scale = _TENSOR_DTYPES[component.dtype], 0
         attention = policy.attention if role is None else None

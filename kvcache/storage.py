@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.serde import JsonEnum, OrderedStrEnum, describe
 
-__all__ = ["KvCacheDtype", "KvStorageFormat"]
+__all__ = ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"]
 
 
 class KvStorageFormat(JsonEnum):
@@ -75,3 +78,49 @@ _SPELLINGS = {
     **dict.fromkeys(("bf16", "bfloat16"), KvCacheDtype.BF16),
     **dict.fromkeys(("fp8", "f8", "f8e4m3", "e4m3"), KvCacheDtype.FP8),
 }
+
+
+Storage: TypeAlias = KvStorageFormat | DType
+"""How the rows of a cache are stored: a published format, or `DType.BF16` or `DType.F32` as is."""
+
+_PLAIN = {
+    **dict.fromkeys(("bf16", "bfloat16"), DType.BF16),
+    **dict.fromkeys(("f32", "fp32", "float32"), DType.F32),
+}
+
+
+def parse_storage(storage: Storage | str) -> Storage:
+    """The storage that a name or a member means.
+
+    The published formats are those an engine can name in a file of its own. Besides, a cache keeps
+    rows of bfloat16 and float32 as they are, which have no such name.
+
+    Args:
+        storage: a format's wire or display form, or a usual spelling of f16, bf16, f32 or int8.
+
+    Raises:
+        InvalidArgumentError: an unknown name.
+        UnsupportedError: fp8, whose scales lie outside the state.
+    """
+    if isinstance(storage, KvStorageFormat):
+        return storage
+    name = storage.strip().lower() if isinstance(storage, str) else storage
+    if name in _PLAIN:
+        return _PLAIN[name]
+    for known in KvStorageFormat:
+        if name in (known.value, str(known)):
+            return known
+    dtype = KvCacheDtype.parse(name)
+    if dtype is None:
+        raise InvalidArgumentError(
+            f"format: expected 'f16', 'bf16', 'f32' or 'int8', got {describe(storage)}"
+        )
+    return dtype.storage_format()
+
+
+def stored_as(storage: Storage) -> tuple[DType, int]:
+    """Element of a stored row, and bytes of scale beside it."""
+    if isinstance(storage, DType):
+        return storage, 0
+    dtype = DType.F16 if storage is KvStorageFormat.F16 else DType.I8
+    return dtype, storage.row_scale_bytes

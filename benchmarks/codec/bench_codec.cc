@@ -19,6 +19,7 @@
 #include "codec/float_bits.h"
 #include "codec/kernels.h"
 #include "codec/registry.h"
+#include "codec/row_copy.h"
 
 namespace {
 
@@ -207,8 +208,9 @@ void bench_gather(unsigned threads, int rounds) {
           runs[k] = {list[i + k], scales.data() + (i + k) * kPageRows,
                      out[part] + (i + k) * kPageBytes};
         }
-        (int8 ? kernels->decode_int8 : kernels->decode_f16)[kElementF16](
-            {runs, kDecodeRunsMax, kRowBytes, kRowBytes, 1, kPageRows, kHeadDim, true, true});
+        const std::size_t width = int8 ? kHeadDim : kRowBytes;  // a copy counts in bytes
+        const auto decode = int8 ? kernels->decode_int8[kElementF16] : copy_rows_out;
+        decode({runs, kDecodeRunsMax, kRowBytes, kRowBytes, 1, kPageRows, width, true, true});
       }
     };
     const auto two_passes = [&, kernels](unsigned part) {

@@ -25,6 +25,10 @@ std::optional<DType> dtype_of_code(char code, std::size_t bytes) {
   if (code == 'f' && bytes == 4) return DType::kF32;
   if ((code == 'e' || code == 'f') && bytes == 2) return DType::kF16;
   if ((code == 'b' || code == 'i') && bytes == 1) return DType::kI8;
+  if ((code == 'B' || code == 'u') && bytes == 1) return DType::kU8;
+  if (code == 'i' && bytes == 4) return DType::kI32;
+  if ((code == 'I' || code == 'u') && bytes == 4) return DType::kU32;
+  if ((code == 'L' || code == 'Q' || code == 'u') && bytes == 8) return DType::kU64;
   return std::nullopt;
 }
 
@@ -34,6 +38,10 @@ std::optional<DType> dtype_of(dlpack::DataType type) {
   if (type.code == dlpack::kFloat && type.bits == 16) return DType::kF16;
   if (type.code == dlpack::kBfloat && type.bits == 16) return DType::kBf16;
   if (type.code == dlpack::kInt && type.bits == 8) return DType::kI8;
+  if (type.code == dlpack::kInt && type.bits == 32) return DType::kI32;
+  if (type.code == dlpack::kUInt && type.bits == 8) return DType::kU8;
+  if (type.code == dlpack::kUInt && type.bits == 32) return DType::kU32;
+  if (type.code == dlpack::kUInt && type.bits == 64) return DType::kU64;
   return std::nullopt;
 }
 
@@ -59,8 +67,8 @@ std::string error_text(const py::error_already_set& error) {
 
 [[noreturn]] void fail_dtype(const std::string& name, const py::object& object) {
   fail(name, dtype_text(object) +
-                 " is not float32, float16, bfloat16 or int8 of this machine's "
-                 "byte order");
+                 " is not float32, float16, bfloat16, int8, uint8, int32, uint32 or uint64 of "
+                 "this machine's byte order");
 }
 
 }  // namespace

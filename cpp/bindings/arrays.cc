@@ -63,10 +63,6 @@ Components<View>::Components(const std::vector<py::object>& arrays) {
     borrowed_.push_back(std::make_unique<ArrayView>(arrays[i], name, kWritable));
     const ArrayView& array = *borrowed_.back();
     const DType dtype = array.dtype();
-    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBf16) {
-      unwrap(Status::invalid_argument(name, ": expected float32, float16 or bfloat16, got ",
-                                      dtype_name(dtype)));
-    }
     if (array.shape().size() != 3) {
       unwrap(Status::invalid_argument(name, ": expected [tokens, heads, width], got the shape ",
                                       array.shape_text()));

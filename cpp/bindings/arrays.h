@@ -21,7 +21,7 @@ std::span<const std::int32_t> token_span(const Tokens& tokens);
 
 // The components of one layer, [tokens, heads, width] each, borrowed from any array type without a
 // copy. Made and let go with the GIL held. View: codec::RowsView, or MutableRowsView to write to.
-// Another rank, element type or a last axis with gaps throws StatusError.
+// Another rank, an element type that no row has, or a last axis with gaps throws StatusError.
 template <typename View>
 class Components {
  public:

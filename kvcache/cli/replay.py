@@ -15,8 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import kvcache
 from kvcache.cli.console import report_console
 from kvcache.cli.model import load_model
+from kvcache.errors import KVCacheError
 from kvcache.replay import Replay, read_trace
 from kvcache.replay.demo import DEMO_MODEL, generate_trace
+from kvcache.storage import parse_storage
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -64,9 +66,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("f16", "int8"),
+        type=_storage,
         default="f16",
-        help="how attention state is stored (default: f16)",
+        help="how attention state is stored: f16, bf16, f32 or int8 (default: f16)",
     )
     parser.add_argument(
         "--block-tokens", metavar="N", type=_positive, default=16, help="positions per block (16)"
@@ -106,7 +108,6 @@ def run(args: argparse.Namespace) -> int:
     replay = Replay(
         cache,
         plan,
-        int8=args.format == "int8",
         real_bytes=args.bytes == "real",
         capacity_blocks=args.capacity_blocks,
     )
@@ -120,6 +121,14 @@ def run(args: argparse.Namespace) -> int:
         figures, timings = report.tables()
         console.print(figures, "", timings)
     return 0 if report.passed else 1
+
+
+def _storage(text: str) -> str:
+    try:
+        parse_storage(text)
+    except KVCacheError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _positive(text: str) -> int:

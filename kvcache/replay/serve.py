@@ -37,7 +37,6 @@ class Replay:
     Args:
         cache: where the state lives.
         plan: the plan that `cache` was made from.
-        int8: whether attention rows are stored as INT8.
         real_bytes: False serves prompts only and moves no state: the cache keeps its ledger, which
             is all that hit rates and evictions depend on.
         chunk_tokens: most positions that one prefill step computes.
@@ -50,7 +49,6 @@ class Replay:
         cache: Cache,
         plan: StatePlan,
         *,
-        int8: bool = False,
         real_bytes: bool = True,
         chunk_tokens: int = 8192,
         capacity_blocks: int = 0,
@@ -58,7 +56,7 @@ class Replay:
         self._cache = cache
         self._plan = plan
         self._stopwatch = Stopwatch()
-        self._model = StandInModel(plan, self._stopwatch, int8=int8)
+        self._model = StandInModel(plan, self._stopwatch)
         self._real_bytes = real_bytes
         self._chunk_tokens = chunk_tokens
         self._capacity_blocks = capacity_blocks

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvcache.codec import Bfloat16Array
+from kvcache.enums import DType
 from kvcache.errors import UnsupportedError
 from kvcache.replay.workload import FixedWorkload, RowWorkload
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from kvcache.sequence import Sequence
 
 __all__ = ["Checked", "StandInModel"]
-
-# What `Sequence.write` takes first and, where the layer has it, second.
 
 # Bound of the INT8 codec as a share of a row's largest magnitude, 127 steps: half a step, and what
 # the two float32 roundings, of x / scale and of code * scale, add to it: 2 * 127 * 2^-24 < 2^-16.
@@ -42,6 +42,7 @@ class _PagedLayer:
     window: int  # positions a query sees; 0 for all
     rows: tuple[RowWorkload, ...]  # in the order of Sequence.write's arguments
     row_bytes: tuple[int, ...]  # stored bytes of one position
+    stored: DType  # element of every component
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Cut positions so that one piece fits the workloads' tiles."""
@@ -56,13 +57,14 @@ class StandInModel:
     Args:
         plan: the plan that the cache was made from.
         stopwatch: times the calls into the cache, without the making and comparing of bytes.
-        int8: whether attention rows are stored as INT8 and so come back within a bound only.
+
+    Rows are made in the element that the plan stores, and must come back bit for bit; those of
+    INT8 are float16 and come back within its bound.
     """
 
-    def __init__(self, plan: StatePlan, stopwatch: Stopwatch, *, int8: bool) -> None:
+    def __init__(self, plan: StatePlan, stopwatch: Stopwatch) -> None:
         self._stopwatch = stopwatch
-        self._int8 = int8
-        self._layers = _paged_layers(plan, int8=int8)
+        self._layers = _paged_layers(plan)
         self._fixed = [FixedWorkload(fixed.layer, fixed.name, fixed.bytes) for fixed in plan.fixed]
         self.token_bytes = sum(sum(layer.row_bytes) for layer in self._layers)
         self.fixed_bytes = sum(fixed.size_bytes for fixed in self._fixed)
@@ -72,7 +74,9 @@ class StandInModel:
         for layer in self._layers:
             for first, stop in layer.spans(start, start + keys.size):
                 piece = keys[first - start : stop - start]
-                rows = [workload.rows(piece) for workload in layer.rows]
+                rows: list[Any] = [workload.rows(piece) for workload in layer.rows]
+                if layer.stored is DType.BF16:
+                    rows = [Bfloat16Array(bits) for bits in rows]
                 with self._stopwatch("write"):
                     seq.write(layer.layer, first, *rows)
         for fixed in self._fixed:
@@ -102,19 +106,28 @@ class StandInModel:
     def _wrong_rows(
         self, seq: Sequence, layer: _PagedLayer, start: int, keys: NDArray[np.uint64]
     ) -> list[int]:
-        dtype = "float32" if self._int8 else "float16"
+        int8 = layer.stored is DType.I8
         with self._stopwatch("read"):
-            restored = seq.read(layer.layer, start, start + keys.size, dtype=dtype)
-        compare = _wrong_int8 if self._int8 else _wrong_exact
+            restored = seq.read(
+                layer.layer, start, start + keys.size, dtype="float32" if int8 else None
+            )
+        compare = _wrong_int8 if int8 else _wrong_exact
         return [
-            compare(workload.rows(keys), np.asarray(rows))
+            compare(workload.rows(keys), _bits(rows))
             for workload, rows in zip(layer.rows, restored, strict=False)
         ]
 
 
-def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
+_ELEMENTS = {DType.F16: "float16", DType.I8: "float16", DType.BF16: "uint16", DType.F32: "float32"}
+
+
+def _paged_layers(plan: StatePlan) -> list[_PagedLayer]:
     layers = []
     for group in plan.groups:
+        stored = group.components[0].dtype
+        if stored not in _ELEMENTS:
+            raise UnsupportedError(f"rows of {stored.value} have no stand-in in a replay")
+        scale = 4 if stored is DType.I8 else 0
         for layer in sorted({component.layer for component in group.components}):
             parts = plan.paged_components(layer)
             if any(part not in group.components for part in parts):
@@ -126,8 +139,12 @@ def _paged_layers(plan: StatePlan, *, int8: bool) -> list[_PagedLayer]:
                 _PagedLayer(
                     layer,
                     group.window,
-                    tuple(RowWorkload(layer, p.component, p.heads, p.width) for p in parts),
-                    tuple(p.heads * (p.width + 4 if int8 else 2 * p.width) for p in parts),
+                    tuple(
+                        RowWorkload(layer, p.component, p.heads, p.width, _ELEMENTS[stored])
+                        for p in parts
+                    ),
+                    tuple(p.heads * (p.width * stored.bytes + scale) for p in parts),
+                    stored,
                 )
             )
     return layers
@@ -137,8 +154,13 @@ def _raw(state: NDArray[Any]) -> NDArray[np.uint8]:
     return state.reshape(-1).view(np.uint8)
 
 
-def _wrong_exact(expected: NDArray[np.float16], restored: NDArray[Any]) -> int:
-    same = expected.view(np.uint16) == restored.view(np.uint16)
+def _bits(rows: Any) -> NDArray[Any]:
+    return rows.bits if isinstance(rows, Bfloat16Array) else np.asarray(rows)
+
+
+def _wrong_exact(expected: NDArray[Any], restored: NDArray[Any]) -> int:
+    unsigned = np.uint32 if expected.itemsize == 4 else np.uint16
+    same = expected.view(unsigned) == restored.view(unsigned)
     return 0 if same.all() else int((~same.all(axis=(1, 2))).sum())
 
 

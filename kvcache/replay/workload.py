@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,14 +58,21 @@ class PrefixKeys:
 
 
 class RowWorkload:
-    """Rows of one paged component of one layer, `[tokens, heads, width]` in float16."""
+    """Rows of one paged component of one layer, `[tokens, heads, width]`.
 
-    def __init__(self, layer: int, component: str, heads: int, width: int) -> None:
+    Elements are float32 or, of two bytes, float16; a bfloat16 is given as its bits, in uint16.
+    """
+
+    def __init__(
+        self, layer: int, component: str, heads: int, width: int, element: str = "float16"
+    ) -> None:
         self.layer = layer
         self.component = component
         self.heads = heads
         self.width = width
-        self._words = _constants(layer, component, -(-heads * width // 4))
+        self._element = np.dtype(element)
+        words = -(-heads * width * self._element.itemsize // 8)
+        self._words = _constants(layer, component, words)
         rows = max(1, TILE_BYTES // self._words.nbytes)
         self._tile = np.empty((rows, self._words.size), dtype=_U64)
 
@@ -74,12 +81,12 @@ class RowWorkload:
         """Most rows that one call of `rows` gives."""
         return int(self._tile.shape[0])
 
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float16]:
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[Any]:
         """Rows of the positions with these keys; the array is reused by the next call."""
         tile = self._tile[: keys.size]
         _fill(tile, keys & _FREE, self._words)
-        halves = tile.view(np.float16)[:, : self.heads * self.width]
-        return halves.reshape(keys.size, self.heads, self.width)
+        elements = tile.view(self._element)[:, : self.heads * self.width]
+        return elements.reshape(keys.size, self.heads, self.width)
 
 
 class FixedWorkload:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "codec_rows.h"
@@ -140,52 +141,94 @@ TEST(CodecSweep, EveryRowDecodesEveryScaleAndCodeAsScalarDoes) {
 }
 
 // 2^32 float patterns would take minutes; every F16 and bfloat16 pattern, and floats around each
-// rounding boundary of F16, cover each case of the conversions.
-TEST(CodecSweep, EveryRowConvertsF16AsScalarDoes) {
-  std::vector<std::uint16_t> halves(65536);
-  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+// rounding boundary of both, cover each case of the conversions.
+std::vector<float> floats_near_boundaries() {
   std::vector<float> floats;
-  for (std::uint16_t half : halves) {
-    const auto bits = std::bit_cast<std::uint32_t>(f32_from_f16(half));
+  for (std::uint32_t half = 0; half < 65536; ++half) {
+    const auto bits = std::bit_cast<std::uint32_t>(f32_from_f16(static_cast<std::uint16_t>(half)));
     for (std::uint32_t near : {0U, 1U, 0xfffU, 0x1000U, 0x1001U, 0x1fffU, 0xffffffffU}) {
       floats.push_back(std::bit_cast<float>(bits + near));
+    }
+    for (std::uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      floats.push_back(std::bit_cast<float>(half << 16 | low));
     }
   }
   for (std::uint32_t bits = 0; bits < 0x34000000U; bits += 0x3001U) {  // F16's subnormals
     floats.push_back(std::bit_cast<float>(bits));
   }
-  const auto both = [&](const Kernels& kernels, Element element, const void* data,
-                        std::size_t count) {
-    std::vector<std::uint16_t> packed(count);
-    EncodeJob job = dense_job(data, element, 1, count);
-    job.packed = reinterpret_cast<char*>(packed.data());
-    kernels.encode_f16[element](job);
-    return packed;
+  return floats;
+}
+
+TEST(CodecSweep, EveryRowConvertsPlainElementsAsScalarDoes) {
+  std::vector<std::uint16_t> halves(65536);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  const std::vector<float> floats = floats_near_boundaries();
+  const auto data = [&](Element element) {
+    return reinterpret_cast<const char*>(
+        element == kElementF32 ? static_cast<const void*>(floats.data()) : halves.data());
   };
-  for (const Kernels* kernels : runnable_kernels()) {
-    SCOPED_TRACE(kernels->name);
-    EXPECT_EQ(both(*kernels, kElementF32, floats.data(), floats.size()),
-              both(scalar(), kElementF32, floats.data(), floats.size()));
-    EXPECT_EQ(both(*kernels, kElementBf16, halves.data(), halves.size()),
-              both(scalar(), kElementBf16, halves.data(), halves.size()));
-    for (Element element : {kElementF32, kElementF16, kElementBf16}) {
+  const auto count = [&](Element element) {
+    return element == kElementF32 ? floats.size() : halves.size();
+  };
+  for (Element from : {kElementF32, kElementF16, kElementBf16}) {
+    for (Element to : {kElementF32, kElementF16, kElementBf16}) {
+      if (from == to) continue;
+      const auto encode = [&](const Kernels& row) {
+        std::vector<char> packed(count(from) * bytes_of(to));
+        EncodeJob job = dense_job(data(from), from, 1, count(from));
+        job.packed = packed.data();
+        row.encode_plain[to][from](job);
+        return packed;
+      };
       const auto decode = [&](const Kernels& row) {
-        std::vector<char> out(halves.size() * bytes_of(element));
-        const DecodeRun run{reinterpret_cast<const char*>(halves.data()), nullptr, out.data()};
-        row.decode_f16[element]({.runs = &run,
-                                 .run_count = 1,
-                                 .token_stride = 0,
-                                 .head_stride = 0,
-                                 .heads = 1,
-                                 .rows = 1,
-                                 .width = halves.size(),
-                                 .prefetch = false,
-                                 .stream = false});
+        std::vector<char> out(count(from) * bytes_of(to));
+        const DecodeRun run{data(from), nullptr, out.data()};
+        row.decode_plain[from][to]({.runs = &run,
+                                    .run_count = 1,
+                                    .token_stride = 0,
+                                    .head_stride = 0,
+                                    .heads = 1,
+                                    .rows = 1,
+                                    .width = count(from),
+                                    .prefetch = false,
+                                    .stream = false});
         return out;
       };
-      EXPECT_EQ(decode(*kernels), decode(scalar()));
+      const auto expected = encode(scalar());
+      for (const Kernels* kernels : runnable_kernels()) {
+        EXPECT_TRUE(encode(*kernels) == expected) << kernels->name << ' ' << from << ' ' << to;
+        EXPECT_TRUE(decode(*kernels) == expected) << kernels->name << ' ' << from << ' ' << to;
+      }
     }
   }
+}
+
+// By arithmetic instead of by bits: no neighbour is nearer, and of two as near the even one is it.
+TEST(CodecSweep, Bfloat16IsTheNearestAndEvenAmongTwo) {
+  const std::vector<float> floats = floats_near_boundaries();
+  for (const float value : floats) {
+    const std::uint16_t got = bf16_from_f32(value);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(f32_from_bf16(got)));
+      continue;
+    }
+    if (std::abs(value) >= 0x1.fep127F) continue;  // to infinity from half a step beyond: below
+    const auto distance = [&](std::uint16_t bits) {
+      return std::abs(static_cast<double>(f32_from_bf16(bits)) - static_cast<double>(value));
+    };
+    ASSERT_EQ(got >> 15, std::bit_cast<std::uint32_t>(value) >> 31) << value;
+    for (const int step : {-1, 1}) {
+      const int other = (got & 0x7fff) + step;
+      if (other < 0 || other > 0x7f7f) continue;
+      const auto bits = static_cast<std::uint16_t>((got & 0x8000) | other);
+      ASSERT_LE(distance(got), distance(bits)) << value;
+      if (distance(got) == distance(bits)) {
+        ASSERT_EQ(got & 1, 0) << value;
+      }
+    }
+  }
+  EXPECT_EQ(bf16_from_f32(0x1.fefffep127F), 0x7f7f);
+  EXPECT_EQ(bf16_from_f32(0x1.ffp127F), 0x7f80);
 }
 
 }  // namespace

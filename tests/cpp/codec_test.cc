@@ -145,6 +145,8 @@ TEST(Codec, EveryRowEqualsScalarOnRandomShapes) {
   }
 }
 
+constexpr int kStoredInt8 = kElementCount;  // beside the plain storages
+
 TEST(Codec, EveryRowDecodesAsScalarOnRandomShapesAndWritesNothingElse) {
   std::mt19937 random(7);
   for (int round = 0; round < 400; ++round) {
@@ -153,8 +155,8 @@ TEST(Codec, EveryRowDecodesAsScalarOnRandomShapesAndWritesNothingElse) {
     const std::size_t rows = heads * (1 + random() % 9);
     const std::size_t width = round % 2 == 0 ? 64 + 64 * (random() % 3) : 1 + random() % 200;
     const std::size_t gap = round % 4 == 0 ? 0 : random() % 3;
-    std::vector<std::uint16_t> packed(runs * rows * width);
-    for (auto& bits : packed) bits = static_cast<std::uint16_t>(random());
+    std::vector<std::uint32_t> packed(runs * rows * width);  // enough for any storage
+    for (auto& bits : packed) bits = static_cast<std::uint32_t>(random());
     std::vector<float> scales(runs * rows);
     for (float& scale : scales) scale = std::ldexp(1.0F + random() % 100, int(random() % 60) - 40);
     if (round % 5 == 0) scales[random() % scales.size()] = round % 2 == 0 ? kNan : -kInfinity;
@@ -163,13 +165,16 @@ TEST(Codec, EveryRowDecodesAsScalarOnRandomShapesAndWritesNothingElse) {
       const std::size_t head_stride = (width + gap) * bytes_of(element);
       const std::size_t token_stride = head_stride * (heads + gap);
       const std::size_t run_bytes = token_stride * (rows / heads);
-      for (bool int8 : {false, true}) {
+      for (int stored : {int{kElementF32}, int{kElementF16}, int{kElementBf16}, kStoredInt8}) {
+        if (stored == int{element}) continue;
+        const std::size_t stored_bytes =
+            stored == kStoredInt8 ? 1 : bytes_of(static_cast<Element>(stored));
         const auto decode = [&](const Kernels& kernels, bool far) {
           std::vector<char> out(runs * run_bytes + 1, 0x55);
           std::vector<DecodeRun> list;
           for (std::size_t i = 0; i < runs; ++i) {
             const char* from = reinterpret_cast<const char*>(packed.data());
-            list.push_back({from + i * rows * width * (int8 ? 1 : 2), scales.data() + i * rows,
+            list.push_back({from + i * rows * width * stored_bytes, scales.data() + i * rows,
                             out.data() + 1 + i * run_bytes});
           }
           const DecodeJob job{.runs = list.data(),
@@ -181,14 +186,15 @@ TEST(Codec, EveryRowDecodesAsScalarOnRandomShapesAndWritesNothingElse) {
                               .width = width,
                               .prefetch = far,
                               .stream = far && gap == 0};
-          (int8 ? kernels.decode_int8 : kernels.decode_f16)[element](job);
+          (stored == kStoredInt8 ? kernels.decode_int8
+                                 : kernels.decode_plain[stored])[element](job);
           return out;
         };
         const auto expected = decode(scalar(), false);
         for (const Kernels* kernels : runnable_kernels()) {
           for (bool far : {false, true}) {
             ASSERT_EQ(decode(*kernels, far), expected)
-                << kernels->name << " element " << int{element} << " int8 " << int8 << " far "
+                << kernels->name << " element " << int{element} << " stored " << stored << " far "
                 << far << " round " << round;
           }
         }
@@ -212,54 +218,95 @@ TEST(Codec, ScatterAndGatherEqualOnePassOverContiguousRows) {
   std::vector<std::int8_t> codes(kTokens * kHeads * kHeadDim);
   std::vector<float> scales(kTokens * kHeads);
   ASSERT_TRUE(encode_int8(in, codes.data(), scales.data()));
-  std::vector<std::int8_t> pool(kPages * kPageRows * kHeadDim);
-  std::vector<float> pool_scales(kPages * kPageRows);
-  std::vector<Int8Page> pages;
-  std::vector<ConstInt8Page> const_pages;
-  for (std::size_t i = 0; i < kPages; ++i) {
-    const std::size_t at = (i * 7 % kPages) * kPageRows;  // scattered: 7 does not divide the count
-    pages.push_back({pool.data() + at * kHeadDim, pool_scales.data() + at});
-    const_pages.push_back({pages.back().codes, pages.back().scales});
+  // A page: its scales, then its codes; the pages lie in another order than their positions.
+  constexpr std::size_t kPageBytes = kPageRows * (4 + kHeadDim);
+  std::vector<float> pool(kPages * kPageBytes / 4);
+  std::vector<std::byte*> pages;
+  for (std::size_t i = 0; i < kPages; ++i) {  // 7 does not divide the count
+    pages.push_back(reinterpret_cast<std::byte*>(pool.data()) + (i * 7 % kPages) * kPageBytes);
   }
-  const PageSpan where{kPageTokens, kFirst};
+  PagedRows paged{pages, DType::kI8, kPageRows * 4, 0, kPageTokens, kFirst};
   for (unsigned threads : {1U, 3U}) {
-    ASSERT_TRUE(scatter_int8(in, pages, where, threads));
+    ASSERT_TRUE(scatter(in, paged, threads));
     std::vector<float> gathered(codes.size());
     std::vector<float> expected(codes.size());
     MutableRowsView out{gathered.data(), DType::kF32,           kTokens,     kHeads,
                         kHeadDim,        kHeads * kHeadDim * 4, kHeadDim * 4};
-    ASSERT_TRUE(gather_int8(const_pages, where, out, threads));
+    ASSERT_TRUE(gather(paged, out, threads));
     out.data = expected.data();
     decode_int8(codes.data(), scales.data(), out, threads);
     EXPECT_EQ(gathered, expected);
   }
-  EXPECT_EQ(gather_int8(std::span(const_pages).first(kPages - 1), where,
-                        {nullptr, DType::kF32, kTokens, kHeads, kHeadDim, 0, 0})
-                .code(),
+  paged.pages = paged.pages.first(kPages - 1);
+  EXPECT_EQ(gather(paged, {nullptr, DType::kF32, kTokens, kHeads, kHeadDim, 0, 0}).code(),
             StatusCode::kInvalidArgument);
 }
 
-TEST(Codec, ScatterAndGatherOfF16EqualOnePass) {
+TEST(Codec, PlainRowsAreRoundedOnceOrKeptBitForBit) {
   constexpr std::size_t kTokens = 100;
-  constexpr std::size_t kWidth = 64;
+  constexpr std::size_t kHeads = 3;
+  constexpr std::size_t kWidth = 20;
   constexpr std::size_t kPageTokens = 8;
   std::mt19937 random(4);
-  const auto elements = random_elements(random, kElementBf16, kTokens, kWidth);
-  const RowsView in{elements.data(), DType::kBf16, kTokens, 1, kWidth, kWidth * 2, kWidth * 2};
-  std::vector<std::uint16_t> expected(kTokens * kWidth);
-  encode_f16(in, expected.data());
-  std::vector<std::vector<std::uint16_t>> pool(13, std::vector<std::uint16_t>(8 * kWidth));
-  std::vector<std::uint16_t*> pages;
-  std::vector<const std::uint16_t*> const_pages;
-  for (auto& page : pool) {
-    pages.push_back(page.data());
-    const_pages.push_back(page.data());
+  for (DType element : {DType::kF32, DType::kF16, DType::kBf16}) {
+    std::vector<std::uint32_t> elements(kTokens * (kHeads + 1) * kWidth);
+    for (std::uint32_t& bits : elements) bits = static_cast<std::uint32_t>(random());
+    const auto row = static_cast<std::ptrdiff_t>(kWidth * dtype_bytes(element));
+    for (DType stored : {DType::kF32, DType::kF16, DType::kBf16}) {
+      for (std::ptrdiff_t heads_apart : {kHeads, kHeads + 1}) {
+        const RowsView in{elements.data(), element,           kTokens, kHeads,
+                          kWidth,          row * heads_apart, row};
+        const std::size_t bytes = kTokens * kHeads * kWidth * dtype_bytes(stored);
+        std::vector<char> contiguous(bytes);
+        encode_plain(in, stored, contiguous.data(), 1 + random() % 3);
+        std::vector<char> pool(13 * kPageTokens * kHeads * kWidth * dtype_bytes(stored));
+        std::vector<std::byte*> pages;
+        for (std::size_t i = 0; i < 13; ++i) {
+          pages.push_back(reinterpret_cast<std::byte*>(pool.data()) + i * (pool.size() / 13));
+        }
+        const PagedRows paged{pages, stored, 0, 0, kPageTokens, 0};
+        ASSERT_TRUE(scatter(in, paged));
+        EXPECT_TRUE(std::equal(contiguous.begin(), contiguous.end(), pool.begin()));
+        std::vector<char> back(elements.size() * 4, 0x5a);
+        std::vector<char> whole = back;
+        MutableRowsView out{back.data(), element, kTokens, kHeads, kWidth, row * heads_apart, row};
+        ASSERT_TRUE(gather(paged, out, 2));
+        out.data = whole.data();
+        decode_plain(contiguous.data(), stored, out);
+        EXPECT_EQ(back, whole);
+        // What lies between the rows is not touched; what is stored as it came comes back so.
+        const auto* original = reinterpret_cast<const char*>(elements.data());
+        for (std::size_t token = 0; token < kTokens; ++token) {
+          const auto at = static_cast<std::ptrdiff_t>(token) * row * heads_apart;
+          const auto end = at + row * static_cast<std::ptrdiff_t>(kHeads);
+          if (stored == element) {
+            EXPECT_TRUE(std::equal(original + at, original + end, back.begin() + at));
+          }
+          for (std::ptrdiff_t i = end; i < at + row * heads_apart; ++i) ASSERT_EQ(back[i], 0x5a);
+        }
+      }
+    }
   }
-  ASSERT_TRUE(scatter_f16(in, pages, {kPageTokens, 0}));
-  std::vector<std::uint16_t> out(expected.size());
-  ASSERT_TRUE(gather_f16(const_pages, {kPageTokens, 0},
-                         {out.data(), DType::kF16, kTokens, 1, kWidth, kWidth * 2, kWidth * 2}));
-  EXPECT_EQ(out, expected);
+}
+
+TEST(Codec, OnlyFloatsAreConverted) {
+  for (DType stored : {DType::kF32, DType::kF16, DType::kBf16, DType::kI8}) {
+    for (DType element : {DType::kF32, DType::kF16, DType::kBf16}) {
+      EXPECT_TRUE(converts(stored, element));
+    }
+    EXPECT_FALSE(converts(stored, DType::kI32));
+    EXPECT_FALSE(converts(stored, DType::kI8));
+  }
+  EXPECT_TRUE(converts(DType::kU8, DType::kU8));
+  EXPECT_FALSE(converts(DType::kI32, DType::kU32));
+  EXPECT_FALSE(converts(DType::kFp8, DType::kFp8));
+  std::byte page[64] = {};
+  std::byte* pages[] = {page};
+  const std::uint64_t number = 1;
+  EXPECT_EQ(scatter({&number, DType::kU64, 1, 1, 1, 8, 8}, {pages, DType::kF16, 0, 0, 1, 0}).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(scatter({&number, DType::kU64, 1, 1, 1, 8, 8}, {pages, DType::kU64, 0, 0, 1, 0}));
+  EXPECT_EQ(std::memcmp(page, &number, 8), 0);
 }
 
 TEST(Codec, ThreadsGiveTheSameBytesAndTheSameFirstBadRow) {

@@ -2,7 +2,7 @@
 
 Rows and state are a function of the space and of every token up to their position, as they are in
 a model, so that a row of another prefix, position, layer or space can never pass for the right one.
-The values are such that both storage formats keep them exactly.
+The values are such that every storage format keeps them exactly.
 """
 
 from __future__ import annotations
@@ -63,8 +63,27 @@ SHAPES: dict[str, list[StateDecl]] = {
         paged(0, "attention.keys", 2, 4),
         paged(0, "attention.values", 2, 4, int8=True),
     ],
+    "bf16": [
+        paged(0, "attention.keys", 2, 4, dtype=DType.BF16),
+        paged(0, "attention.values", 2, 8, dtype=DType.BF16),
+        paged(2, "attention.keys", 2, 4, window=6, dtype=DType.BF16),
+    ],
+    "f32": [
+        paged(0, "attention.keys", 2, 4, dtype=DType.F32),
+        paged(0, "attention.values", 1, 5, dtype=DType.F32),
+        *LINEAR,
+    ],
+    "integers": [
+        paged(0, "attention.keys", 2, 4, dtype=DType.I32),
+        paged(0, "attention.values", 3, 5, dtype=DType.U8),
+        paged(2, "attention.keys", 1, 3, window=6, dtype=DType.U64),
+        paged(2, "attention.values", 1, 3, window=6, dtype=DType.U32),
+    ],
 }
 
+
+#: How rows of integers are handed over; all others are given and read as float16.
+INTEGERS = {DType.I32: "int32", DType.U32: "uint32", DType.U64: "uint64", DType.U8: "uint8"}
 
 #: Enough for everything, where every answer must be exact; and too little, in two ways.
 AMPLE: dict[str, Any] = {"memory": "64MiB"}
@@ -103,6 +122,8 @@ class Pair:
         for part in self.driver.plan.paged_components(layer):
             seed = digest(self.twin.space, prefix, layer, part.component, draft)
             codes = np.maximum(np.frombuffer(seed, np.int8), -127).astype(np.float16)
+            if part.dtype in INTEGERS:
+                codes = np.abs(codes)
             row = np.resize(codes, (part.heads, part.width))
             row[:, 0] = 127  # the largest, so that the scale of an INT8 row is 1
             rows.append(row)
@@ -178,7 +199,9 @@ class Driver:
         rows += [pair.content(layer, p) for p in range(len(rows), count)]  # beyond the tokens
         parts = self.plan.paged_components(layer)
         arrays = [
-            np.array([row[i] for row in rows], np.float16).reshape(count, part.heads, part.width)
+            np.array([row[i] for row in rows], INTEGERS.get(part.dtype, "float16")).reshape(
+                count, part.heads, part.width
+            )
             for i, part in enumerate(parts)
         ]
         arrays = arrays or [np.zeros((count, 1, 1), np.float16)]
@@ -263,12 +286,13 @@ class Driver:
 
     def read(self, pair: Pair, layer: int, start: int, stop: int) -> None:
         done = self.both(
-            lambda: pair.real.read(layer, start, stop), lambda: pair.twin.read(layer, start, stop)
+            lambda: pair.real.read(layer, start, stop, "float16"),
+            lambda: pair.twin.read(layer, start, stop),
         )
         if done is None:
             return
         for i, array in enumerate(part for part in done[0] if part is not None):
-            want = np.array([row[i] for row in done[1]], np.float16)
+            want = np.array([row[i] for row in done[1]], array.dtype)
             assert array.tobytes() == want.tobytes(), (layer, start, stop, i)
 
     def check(self, pair: Pair) -> None:

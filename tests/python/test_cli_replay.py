@@ -106,8 +106,10 @@ def test_the_table_says_mismatches_0(run):
     assert ["operation", "calls", "p50", "p99", "total"] in lines
 
 
-@pytest.mark.parametrize("storage", ["f16", "int8"])
-def test_a_trace_of_block_ids_is_served_on_a_config_file(run, write, storage):
+@pytest.mark.parametrize(
+    ("storage", "row_bytes"), [("f16", 32), ("int8", 16 + 4), ("bf16", 32), ("fp32", 64)]
+)
+def test_a_trace_of_block_ids_is_served_on_a_config_file(run, write, storage, row_bytes):
     trace = write("trace.jsonl", *[LINE] * 3, LINE | {"hash_ids": [1, 3]})
     report = replayed(
         run, "--model", write("config.json", LLAMA), "--trace", trace, "--format", storage
@@ -115,7 +117,7 @@ def test_a_trace_of_block_ids_is_served_on_a_config_file(run, write, storage):
     assert report["requests"] == 4
     assert report["reused_tokens"] == 599 + 599 + 512
     assert report["format"] == storage
-    stored = 2 * 2 * (16 + 4 if storage == "int8" else 32)  # bytes of one position
+    stored = 2 * 2 * row_bytes  # bytes of one position
     assert report["restored_bytes"] == report["reused_tokens"] * stored
 
 

@@ -31,7 +31,7 @@ def request(prompt, output=4, number=0):
 @pytest.mark.parametrize("paged", [FULL, SLIDING, LATENT, KEY_ONLY, FULL + SLIDING + LATENT])
 def test_every_restored_byte_is_verified(paged, fixed, int8):
     plan = make_plan(paged, fixed, int8=int8)
-    report = Replay(FakeCache(plan), plan, int8=int8, chunk_tokens=512).run(TRACE)
+    report = Replay(FakeCache(plan), plan, chunk_tokens=512).run(TRACE)
     assert report.passed
     assert report.requests == len(TRACE)
     assert report.rejected == 0
@@ -109,7 +109,7 @@ def test_int8_rows_off_by_more_than_half_a_step_are_a_mismatch():
         rows[0, 0, 0] += np.abs(rows[0, 0]).max() / np.float16(100)
 
     plan = make_plan(FULL, [], int8=True)
-    assert Replay(Faulty(plan, shift), plan, int8=True).run(TRACE).mismatches == 1
+    assert Replay(Faulty(plan, shift), plan).run(TRACE).mismatches == 1
 
 
 def test_int8_not_a_number_is_a_mismatch():
@@ -124,7 +124,7 @@ def test_int8_not_a_number_is_a_mismatch():
             return NotANumber(self, tokens)
 
     plan = make_plan(FULL, [], int8=True)
-    report = Replay(Cache(plan), plan, int8=True).run([request([1, 2, 3])] * 2)
+    report = Replay(Cache(plan), plan).run([request([1, 2, 3])] * 2)
     assert report.mismatches == 1
 
 

@@ -18,15 +18,16 @@ def paged(
     chunked: bool = False,
     sinks: int = 0,
     record_tokens: int = 1,
+    dtype: DType = DType.F16,
 ) -> StateDecl:
-    """Rows ``[heads, width]`` of each position, float16 or INT8 with a scale a row."""
+    """Rows ``[heads, width]`` of each position, plain or INT8 with a scale a row."""
     return StateDecl(
         id=f"l{layer}.{component}",
         layer=layer,
         component=component,
         kind=StateKind.PAGED_KV,
         section=Section.MAIN,
-        dtype=DType.I8 if int8 else DType.F16,
+        dtype=DType.I8 if int8 else dtype,
         shape=(heads, width),
         row_scale_bytes=4 if int8 else 0,
         window=window,

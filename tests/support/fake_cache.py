@@ -84,7 +84,7 @@ class FakeSequence:
             self.rows[key] = np.concatenate([self.rows[key][:start], array])
 
     def read(self, layer, start, stop, dtype="float16"):
-        got = [self.rows[key][start:stop].astype(dtype) for key in self._parts(layer)]
+        got = [self.rows[key][start:stop].astype(dtype or np.float16) for key in self._parts(layer)]
         if any(part.dtype is DType.I8 for part in self.plan.paged_components(layer)):
             got = [_int8(rows) for rows in got]
         return (*got, None)[:2]

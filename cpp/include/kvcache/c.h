@@ -81,7 +81,7 @@ typedef struct kvcache_options {
 /* Elements [tokens, heads, width]; strides in bytes, the last axis contiguous. */
 typedef struct kvcache_rows {
   void* data;
-  kvcache_dtype dtype; /* KVCACHE_F32, KVCACHE_F16 or KVCACHE_BF16 */
+  kvcache_dtype dtype; /* KVCACHE_F32, KVCACHE_F16 or KVCACHE_BF16; of integer rows, theirs */
   size_t tokens;
   size_t heads;
   size_t width;

@@ -73,8 +73,8 @@ kvcache::Result<std::vector<View>> views_from(const kvcache_rows* rows, std::siz
     if (from.data == nullptr && from.tokens > 0) {
       return Status::invalid_argument("components[", i, "].data is NULL");
     }
-    if (from.dtype != KVCACHE_F32 && from.dtype != KVCACHE_F16 && from.dtype != KVCACHE_BF16) {
-      return Status::invalid_argument("components[", i, "].dtype must be f32, f16 or bf16");
+    if (!is_dtype(from.dtype)) {
+      return Status::invalid_argument("components[", i, "].dtype is not known");
     }
     views.push_back({from.data, static_cast<DType>(from.dtype), from.tokens, from.heads, from.width,
                      from.token_stride, from.head_stride});

@@ -8,6 +8,7 @@
 #include "codec/kernels.h"
 #include "codec/parallel.h"
 #include "codec/registry.h"
+#include "codec/row_copy.h"
 
 namespace kvcache::codec {
 namespace {
@@ -16,8 +17,12 @@ constexpr std::size_t kThreadBytes = std::size_t{256} << 10;  // below this a th
 constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;  // above this the L2 cache is passed
 constexpr std::size_t kStreamBytes = std::size_t{8} << 20;  // output that nobody will find in cache
 
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
+}
+
 Element element_of(DType dtype) {
-  KVCACHE_CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16);
+  KVCACHE_CHECK(is_float(dtype));
   if (dtype == DType::kF32) return kElementF32;
   return dtype == DType::kF16 ? kElementF16 : kElementBf16;
 }
@@ -93,8 +98,54 @@ char* token_at(const MutableRowsView& out, std::size_t token) {
   return static_cast<char*>(out.data) + static_cast<std::ptrdiff_t>(token) * out.token_stride;
 }
 
+// The smallest of what part(first token, tokens) returns over the parts of a call.
+template <typename Part>
+std::size_t first_of_parts(std::size_t tokens, std::size_t bytes, unsigned threads,
+                           std::size_t none, const Part& part) {
+  const std::size_t parts = part_count(bytes, tokens, threads);
+  if (parts == 1) return part(0, tokens);
+  std::vector<std::size_t> results(parts, none);
+  for_each_part(tokens, parts, [&](std::size_t i, std::size_t first, std::size_t count) {
+    results[i] = part(first, count);
+  });
+  return *std::min_element(results.begin(), results.end());
+}
+
 Status non_finite_row(std::size_t row) {
   return Status::non_finite("row ", row, ": an element is not finite after F16 rounding");
+}
+
+// How rows go in and out of one storage. Equal types are copied as bytes, whatever they mean.
+struct RowCodec {
+  std::size_t stored_bytes;  // of one element
+  EncodeInt8 encode_int8 = nullptr;
+  EncodePlain encode_plain = copy_rows_in;
+  Decode decode = copy_rows_out;
+
+  // Returns the first row that is not finite, or job.rows.
+  std::size_t encode(const EncodeJob& job) const {
+    if (encode_int8 != nullptr) return encode_int8(job);
+    encode_plain(job);
+    return job.rows;
+  }
+};
+
+// REQUIRES: converts(stored, view.dtype). Where types agree the view becomes one of bytes.
+template <typename View>
+RowCodec row_codec(DType stored, View& view) {
+  if (view.dtype == stored) {
+    view.width *= dtype_bytes(stored);
+    view.dtype = DType::kU8;
+    return {1};
+  }
+  const Kernels& kernels = kernels_or_scalar();
+  const Element element = element_of(view.dtype);
+  if (stored == DType::kI8) {
+    return {1, kernels.encode_int8[element], nullptr, kernels.decode_int8[element]};
+  }
+  const Element from = element_of(stored);
+  return {dtype_bytes(stored), nullptr, kernels.encode_plain[from][element],
+          kernels.decode_plain[from][element]};
 }
 
 // Decodes contiguous packed rows: one run a thread.
@@ -112,81 +163,83 @@ void decode_contiguous(Decode decode, const char* packed, std::size_t packed_byt
   for_each_part(out.tokens, part_count(element_bytes(out), out.tokens, threads), body);
 }
 
-Status check_pages(std::size_t pages, PageSpan where, std::size_t tokens) {
+Status check_pages(const PagedRows& rows, DType element, std::size_t tokens) {
+  if (Status status = check_isa(); !status) return status;
+  if (!converts(rows.stored, element)) {
+    return Status::invalid_argument("rows of ", dtype_name(rows.stored), " cannot be ",
+                                    dtype_name(element));
+  }
   if (tokens == 0) return Status::ok();
-  if (where.page_tokens == 0) return Status::invalid_argument("page_tokens is 0");
-  const std::size_t last = where.first + (tokens - 1);
-  if (last < where.first || last / where.page_tokens >= pages) {
-    return Status::invalid_argument(tokens, " tokens from position ", where.first,
-                                    " on need more than ", pages, " pages of ", where.page_tokens,
-                                    " tokens");
+  if (rows.page_tokens == 0) return Status::invalid_argument("page_tokens is 0");
+  const std::size_t last = rows.first + (tokens - 1);
+  if (last < rows.first || last / rows.page_tokens >= rows.pages.size()) {
+    return Status::invalid_argument(tokens, " tokens from position ", rows.first,
+                                    " on need more than ", rows.pages.size(), " pages of ",
+                                    rows.page_tokens, " tokens");
   }
   return Status::ok();
 }
 
-// A stretch of tokens within one page.
+// A stretch of tokens within one page: where its packed rows and their scales begin.
 struct Stretch {
-  std::size_t page;
-  std::size_t offset;
+  char* packed;
+  float* scales;
   std::size_t tokens;
 };
 
-Stretch stretch_at(PageSpan where, std::size_t token, std::size_t end) {
-  const std::size_t position = where.first + token;
-  const std::size_t offset = position % where.page_tokens;
-  return {position / where.page_tokens, offset, std::min(where.page_tokens - offset, end - token)};
+// REQUIRES: the pages reach to `end`. `row_bytes`: stored bytes of one row.
+Stretch stretch_at(const PagedRows& rows, std::size_t heads, std::size_t row_bytes,
+                   std::size_t token, std::size_t end) {
+  const std::size_t position = rows.first + token;
+  const std::size_t offset = position % rows.page_tokens;
+  std::byte* page = rows.pages[position / rows.page_tokens];
+  const std::size_t row = offset * heads;
+  return {reinterpret_cast<char*>(page + rows.rows_offset + row * row_bytes),
+          reinterpret_cast<float*>(page + rows.scales_offset) + row,
+          std::min(rows.page_tokens - offset, end - token)};
 }
 
 // Decodes tokens [token, end): whole pages side by side, partial ones alone.
-template <typename RunOf>
-void gather_range(Decode decode, PageSpan where, const MutableRowsView& out, std::size_t token,
-                  std::size_t end, const RunOf& run_of) {
+void gather_range(const RowCodec& codec, const PagedRows& from, const MutableRowsView& out,
+                  std::size_t token, std::size_t end) {
+  const std::size_t row_bytes = out.width * codec.stored_bytes;
   while (token < end) {
     DecodeRun runs[kDecodeRunsMax];
     std::size_t count = 0;
     std::size_t tokens = 0;
     while (count < kDecodeRunsMax && token < end) {
-      const Stretch next = stretch_at(where, token, end);
+      const Stretch next = stretch_at(from, out.heads, row_bytes, token, end);
       if (count > 0 && next.tokens != tokens) break;
       tokens = next.tokens;
-      runs[count] = run_of(next);
-      runs[count].elements = token_at(out, token);
-      ++count;
+      runs[count++] = {next.packed, next.scales, token_at(out, token)};
       token += tokens;
     }
-    decode(decode_job(out, tokens, runs, count));
+    codec.decode(decode_job(out, tokens, runs, count));
   }
 }
 
-template <typename RunOf>
-Status gather(const Decode* table, std::size_t pages, PageSpan where, const MutableRowsView& out,
-              unsigned threads, const RunOf& run_of) {
-  if (Status status = check_pages(pages, where, out.tokens); !status) return status;
-  if (element_bytes(out) == 0) return Status::ok();
-  const Decode decode = table[element_of(out.dtype)];
-  const auto body = [&](std::size_t, std::size_t token, std::size_t tokens) {
-    const NearestRounding rounding;
-    gather_range(decode, where, out, token, token + tokens, run_of);
-  };
-  for_each_part(out.tokens, part_count(element_bytes(out), out.tokens, threads), body);
-  return Status::ok();
-}
-
-// Encodes each stretch of tokens into its page; encode(stretch, token) returns a row or its end.
-template <typename EncodeStretch>
-std::size_t scatter_range(PageSpan where, std::size_t token, std::size_t end, std::size_t heads,
-                          const EncodeStretch& encode) {
+// Encodes tokens [token, end) into their pages. Returns the first row that is not finite, or
+// end * in.heads.
+std::size_t scatter_range(const RowCodec& codec, const RowsView& in, const PagedRows& to,
+                          std::size_t token, std::size_t end) {
+  const std::size_t row_bytes = in.width * codec.stored_bytes;
+  const std::size_t total = in.tokens * in.heads * row_bytes;
   while (token < end) {
-    const Stretch next = stretch_at(where, token, end);
-    const std::size_t rows = next.tokens * heads;
-    const std::size_t good = encode(next, token);
-    if (good < rows) return token * heads + good;
+    const Stretch next = stretch_at(to, in.heads, row_bytes, token, end);
+    const EncodeJob job = encode_job(in, token, next.tokens, next.packed, next.scales, total);
+    const std::size_t good = codec.encode(job);
+    if (good < job.rows) return token * in.heads + good;
     token += next.tokens;
   }
-  return end * heads;
+  return end * in.heads;
 }
 
 }  // namespace
+
+bool converts(DType stored, DType element) {
+  if (is_float(stored) || stored == DType::kI8) return is_float(element);
+  return stored == element && stored != DType::kFp8;
+}
 
 Status encode_int8(const RowsView& view, std::int8_t* codes, float* scales, unsigned threads,
                    std::size_t first_row) {
@@ -204,17 +257,7 @@ Status encode_int8(const RowsView& view, std::int8_t* codes, float* scales, unsi
                           scales + row, in.tokens * in.heads * in.width));
     return good < rows ? row + good : in.tokens * in.heads;
   };
-  const std::size_t parts = part_count(bytes, in.tokens, threads);
-  std::size_t good = in.tokens * in.heads;
-  if (parts == 1) {
-    good = part(0, in.tokens);
-  } else {
-    std::vector<std::size_t> results(parts, good);
-    for_each_part(in.tokens, parts, [&](std::size_t i, std::size_t token, std::size_t tokens) {
-      results[i] = part(token, tokens);
-    });
-    good = *std::min_element(results.begin(), results.end());
-  }
+  const std::size_t good = first_of_parts(in.tokens, bytes, threads, in.tokens * in.heads, part);
   return good < in.tokens * in.heads ? non_finite_row(first_row + good) : Status::ok();
 }
 
@@ -224,89 +267,53 @@ void decode_int8(const std::int8_t* codes, const float* scales, const MutableRow
                     reinterpret_cast<const char*>(codes), 1, scales, out, threads);
 }
 
-void encode_f16(const RowsView& view, std::uint16_t* out, unsigned threads) {
-  const RowsView in = flattened(view);
+void encode_plain(const RowsView& view, DType stored, void* packed, unsigned threads) {
+  RowsView in = flattened(view);
+  const RowCodec rows = row_codec(stored, in);
+  const std::size_t row_bytes = in.width * rows.stored_bytes;
   if (element_bytes(in) == 0) return;
-  const EncodeF16 encode = kernels_or_scalar().encode_f16[element_of(in.dtype)];
   const auto body = [&](std::size_t, std::size_t token, std::size_t tokens) {
     const NearestRounding rounding;
-    encode(encode_job(in, token, tokens, reinterpret_cast<char*>(out + token * in.heads * in.width),
-                      nullptr, in.tokens * in.heads * in.width * 2));
+    char* target = static_cast<char*>(packed) + token * in.heads * row_bytes;
+    rows.encode(encode_job(in, token, tokens, target, nullptr, in.tokens * in.heads * row_bytes));
   };
   for_each_part(in.tokens, part_count(element_bytes(in), in.tokens, threads), body);
 }
 
-void decode_f16(const std::uint16_t* in, const MutableRowsView& out, unsigned threads) {
-  decode_contiguous(kernels_or_scalar().decode_f16[element_of(out.dtype)],
-                    reinterpret_cast<const char*>(in), 2, nullptr, out, threads);
+void decode_plain(const void* packed, DType stored, const MutableRowsView& view, unsigned threads) {
+  MutableRowsView out = view;
+  const RowCodec rows = row_codec(stored, out);
+  decode_contiguous(rows.decode, static_cast<const char*>(packed), rows.stored_bytes, nullptr, out,
+                    threads);
 }
 
-Status scatter_int8(const RowsView& in, std::span<const Int8Page> pages, PageSpan where,
-                    unsigned threads) {
-  if (Status status = check_isa(); !status) return status;
-  if (Status status = check_pages(pages.size(), where, in.tokens); !status) return status;
+Status scatter(const RowsView& view, const PagedRows& to, unsigned threads) {
+  if (Status status = check_pages(to, view.dtype, view.tokens); !status) return status;
+  RowsView in = view;
   if (element_bytes(in) == 0) return Status::ok();
-  const EncodeInt8 encode = active_kernels().value()->encode_int8[element_of(in.dtype)];
+  const RowCodec codec = row_codec(to.stored, in);
   const std::size_t rows = in.tokens * in.heads;
-  const auto encode_stretch = [&](const Stretch& to, std::size_t token) {
-    const std::size_t row = to.offset * in.heads;
-    return encode(encode_job(in, token, to.tokens,
-                             reinterpret_cast<char*>(pages[to.page].codes + row * in.width),
-                             pages[to.page].scales + row, rows * in.width));
-  };
-  const std::size_t parts = part_count(element_bytes(in), in.tokens, threads);
-  std::vector<std::size_t> results(parts, rows);
-  for_each_part(in.tokens, parts, [&](std::size_t i, std::size_t token, std::size_t tokens) {
+  const auto part = [&](std::size_t token, std::size_t tokens) {
     const NearestRounding rounding;
     const std::size_t end = token + tokens;
-    const std::size_t good = scatter_range(where, token, end, in.heads, encode_stretch);
-    if (good < end * in.heads) results[i] = good;
-  });
-  const std::size_t good = *std::min_element(results.begin(), results.end());
+    const std::size_t good = scatter_range(codec, in, to, token, end);
+    return good < end * in.heads ? good : rows;
+  };
+  const std::size_t good = first_of_parts(in.tokens, element_bytes(in), threads, rows, part);
   return good < rows ? non_finite_row(good) : Status::ok();
 }
 
-Status gather_int8(std::span<const ConstInt8Page> pages, PageSpan where, const MutableRowsView& out,
-                   unsigned threads) {
-  if (Status status = check_isa(); !status) return status;
-  return gather(active_kernels().value()->decode_int8, pages.size(), where, out, threads,
-                [&](const Stretch& from) {
-                  const std::size_t row = from.offset * out.heads;
-                  const ConstInt8Page& page = pages[from.page];
-                  return DecodeRun{reinterpret_cast<const char*>(page.codes + row * out.width),
-                                   page.scales + row, nullptr};
-                });
-}
-
-Status scatter_f16(const RowsView& in, std::span<std::uint16_t* const> pages, PageSpan where,
-                   unsigned threads) {
-  if (Status status = check_isa(); !status) return status;
-  if (Status status = check_pages(pages.size(), where, in.tokens); !status) return status;
-  if (element_bytes(in) == 0) return Status::ok();
-  const EncodeF16 encode = active_kernels().value()->encode_f16[element_of(in.dtype)];
-  const auto encode_stretch = [&](const Stretch& to, std::size_t token) {
-    std::uint16_t* target = pages[to.page] + to.offset * in.heads * in.width;
-    encode(encode_job(in, token, to.tokens, reinterpret_cast<char*>(target), nullptr,
-                      in.tokens * in.heads * in.width * 2));
-    return to.tokens * in.heads;
-  };
-  for_each_part(in.tokens, part_count(element_bytes(in), in.tokens, threads),
+Status gather(const PagedRows& from, const MutableRowsView& view, unsigned threads) {
+  if (Status status = check_pages(from, view.dtype, view.tokens); !status) return status;
+  MutableRowsView out = view;
+  if (element_bytes(out) == 0) return Status::ok();
+  const RowCodec codec = row_codec(from.stored, out);
+  for_each_part(out.tokens, part_count(element_bytes(out), out.tokens, threads),
                 [&](std::size_t, std::size_t token, std::size_t tokens) {
                   const NearestRounding rounding;
-                  scatter_range(where, token, token + tokens, in.heads, encode_stretch);
+                  gather_range(codec, from, out, token, token + tokens);
                 });
   return Status::ok();
-}
-
-Status gather_f16(std::span<const std::uint16_t* const> pages, PageSpan where,
-                  const MutableRowsView& out, unsigned threads) {
-  if (Status status = check_isa(); !status) return status;
-  return gather(active_kernels().value()->decode_f16, pages.size(), where, out, threads,
-                [&](const Stretch& from) {
-                  const std::uint16_t* rows =
-                      pages[from.page] + from.offset * out.heads * out.width;
-                  return DecodeRun{reinterpret_cast<const char*>(rows), nullptr, nullptr};
-                });
 }
 
 std::string_view active_isa() {

@@ -20,7 +20,7 @@ struct EncodeJob {
   std::size_t rows;  // tokens * heads
   std::size_t width;
   char* packed;
-  float* scales;  // one per row; unused for F16
+  float* scales;  // one per row; unused for plain rows
   bool prefetch;  // the source is not in cache
   bool stream;    // write around the cache
 };
@@ -48,7 +48,7 @@ inline constexpr std::size_t kDecodeRunsMax = 8;
 
 // Returns the first row that is not finite after F16 rounding, or job.rows.
 using EncodeInt8 = std::size_t (*)(const EncodeJob& job);
-using EncodeF16 = void (*)(const EncodeJob& job);
+using EncodePlain = void (*)(const EncodeJob& job);
 using Decode = void (*)(const DecodeJob& job);
 
 struct Kernels {
@@ -56,8 +56,9 @@ struct Kernels {
   bool (*supported)();
   EncodeInt8 encode_int8[kElementCount];
   Decode decode_int8[kElementCount];
-  EncodeF16 encode_f16[kElementCount];
-  Decode decode_f16[kElementCount];
+  // By stored element, then by the caller's. Null where the two agree: see row_copy.h.
+  EncodePlain encode_plain[kElementCount][kElementCount];
+  Decode decode_plain[kElementCount][kElementCount];
 };
 
 }  // namespace kvcache::codec

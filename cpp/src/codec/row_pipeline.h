@@ -270,18 +270,18 @@ std::size_t encode_int8(const EncodeJob& job) {
   }
 }
 
-template <typename Isa, typename From>
-void encode_f16(const EncodeJob& job) {
-  const std::size_t row_bytes = job.width * 2;
+template <typename Isa, typename Stored, typename From>
+void encode_plain(const EncodeJob& job) {
+  const std::size_t row_bytes = job.width * Stored::kBytes;
   RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
-  StreamWriter<Isa, 2 * kStreamWidthMax> writer;
+  StreamWriter<Isa, Stored::kBytes * kStreamWidthMax> writer;
   writer.start(job.packed);
   const bool stream = job.stream && job.width <= kStreamWidthMax;
   char* target = job.packed;
   for (std::size_t row = 0; row < job.rows; ++row) {
     const char* source = cursor.next();
     if (job.prefetch) prefetch_row<Isa>(source + kPrefetchBytes, job.width * From::kBytes);
-    Isa::template convert<From, F16>(source, job.width, stream ? writer.reserve() : target);
+    Isa::template convert<From, Stored>(source, job.width, stream ? writer.reserve() : target);
     if (stream) writer.commit(row_bytes);
     target += row_bytes;
   }
@@ -303,12 +303,13 @@ struct FromInt8 {
     Isa::template decode<Out>(codes, width, scale, target);
   }
 };
-template <typename Isa, typename Out>
-struct FromF16 {
-  static constexpr std::size_t kPackedBytes = 2;
+template <typename Isa, typename Stored, typename Out>
+struct FromPlain {
+  static constexpr std::size_t kPackedBytes = Stored::kBytes;
   KVCACHE_INLINE static void row(const DecodeRun& run, std::size_t row, std::size_t width,
                                  char* target) {
-    Isa::template convert<F16, Out>(run.packed + row * width * 2, width, target);
+    const char* source = run.packed + row * width * Stored::kBytes;
+    Isa::template convert<Stored, Out>(source, width, target);
   }
 };
 
@@ -375,9 +376,9 @@ template <typename Isa, typename Out>
 void decode_int8(const DecodeJob& job) {
   decode_rows<Isa, FromInt8<Isa, Out>, Out>(job);
 }
-template <typename Isa, typename Out>
-void decode_f16(const DecodeJob& job) {
-  decode_rows<Isa, FromF16<Isa, Out>, Out>(job);
+template <typename Isa, typename Stored, typename Out>
+void decode_plain(const DecodeJob& job) {
+  decode_rows<Isa, FromPlain<Isa, Stored, Out>, Out>(job);
 }
 
 // The table of an instruction set: every primitive in every element format.
@@ -388,8 +389,12 @@ constexpr Kernels kernels(const char* name, bool (*supported)()) {
       .supported = supported,
       .encode_int8 = {encode_int8<Isa, F32>, encode_int8<Isa, F16>, encode_int8<Isa, Bf16>},
       .decode_int8 = {decode_int8<Isa, F32>, decode_int8<Isa, F16>, decode_int8<Isa, Bf16>},
-      .encode_f16 = {encode_f16<Isa, F32>, encode_f16<Isa, F16>, encode_f16<Isa, Bf16>},
-      .decode_f16 = {decode_f16<Isa, F32>, decode_f16<Isa, F16>, decode_f16<Isa, Bf16>},
+      .encode_plain = {{nullptr, encode_plain<Isa, F32, F16>, encode_plain<Isa, F32, Bf16>},
+                       {encode_plain<Isa, F16, F32>, nullptr, encode_plain<Isa, F16, Bf16>},
+                       {encode_plain<Isa, Bf16, F32>, encode_plain<Isa, Bf16, F16>, nullptr}},
+      .decode_plain = {{nullptr, decode_plain<Isa, F32, F16>, decode_plain<Isa, F32, Bf16>},
+                       {decode_plain<Isa, F16, F32>, nullptr, decode_plain<Isa, F16, Bf16>},
+                       {decode_plain<Isa, Bf16, F32>, decode_plain<Isa, Bf16, F16>, nullptr}},
   };
 }
 

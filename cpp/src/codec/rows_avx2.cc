@@ -262,10 +262,6 @@ struct Avx2 {
 
   template <typename From, typename To>
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
-    if constexpr (kSame<From, To>) {
-      __builtin_memcpy(to, from, width * From::kBytes);
-      return;
-    }
     std::size_t i = 0;
     for (; i + 8 <= width; i += 8) {
       store8<To>(to + i * To::kBytes, load8<From>(from + i * From::kBytes));

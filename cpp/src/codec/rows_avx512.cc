@@ -260,10 +260,6 @@ struct Avx512 {
 
   template <typename From, typename To>
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
-    if constexpr (kSame<From, To>) {
-      __builtin_memcpy(to, from, width * From::kBytes);
-      return;
-    }
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
       store<To>(to + i * To::kBytes, load16<From>(from + i * From::kBytes));

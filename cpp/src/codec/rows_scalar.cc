@@ -84,39 +84,36 @@ void decode_int8(const DecodeJob& job) {
   }
 }
 
-template <Element kElement>
-void encode_f16(const EncodeJob& job) {
+template <Element kFrom, Element kTo>
+void convert(const char* from, std::size_t width, char* to) {
+  for (std::size_t i = 0; i < width; ++i) {
+    store<kTo>(to + i * kBytes<kTo>, load<kFrom>(from + i * kBytes<kFrom>));
+  }
+}
+
+template <Element kStored, Element kElement>
+void encode_plain(const EncodeJob& job) {
   RowCursor<const char> cursor(job.elements, job.token_stride, job.head_stride, job.heads);
   for (std::size_t row = 0; row < job.rows; ++row) {
-    const char* source = cursor.next();
-    char* target = job.packed + row * job.width * 2;
-    for (std::size_t i = 0; i < job.width; ++i) {
-      if constexpr (kElement == kElementF16) {
-        std::memcpy(target + 2 * i, source + 2 * i, 2);
-      } else {
-        store<kElementF16>(target + 2 * i, load<kElement>(source + i * kBytes<kElement>));
-      }
+    char* target = job.packed + row * job.width * kBytes<kStored>;
+    convert<kElement, kStored>(cursor.next(), job.width, target);
+  }
+}
+
+template <Element kStored, Element kElement>
+void decode_plain(const DecodeJob& job) {
+  for (const DecodeRun* run = job.runs; run != job.runs + job.run_count; ++run) {
+    RowCursor<char> cursor(run->elements, job.token_stride, job.head_stride, job.heads);
+    for (std::size_t row = 0; row < job.rows; ++row) {
+      const char* source = run->packed + row * job.width * kBytes<kStored>;
+      convert<kStored, kElement>(source, job.width, cursor.next());
     }
   }
 }
 
-template <Element kElement>
-void decode_f16(const DecodeJob& job) {
-  for (const DecodeRun* run = job.runs; run != job.runs + job.run_count; ++run) {
-    RowCursor<char> cursor(run->elements, job.token_stride, job.head_stride, job.heads);
-    for (std::size_t row = 0; row < job.rows; ++row) {
-      const char* source = run->packed + row * job.width * 2;
-      char* target = cursor.next();
-      for (std::size_t i = 0; i < job.width; ++i) {
-        if constexpr (kElement == kElementF16) {
-          std::memcpy(target + 2 * i, source + 2 * i, 2);
-        } else {
-          store<kElement>(target + i * kBytes<kElement>, load<kElementF16>(source + 2 * i));
-        }
-      }
-    }
-  }
-}
+constexpr Element kF32 = kElementF32;
+constexpr Element kF16 = kElementF16;
+constexpr Element kBf16 = kElementBf16;
 
 }  // namespace
 
@@ -124,10 +121,14 @@ extern const Kernels kKernelsScalar;
 const Kernels kKernelsScalar{
     .name = "scalar",
     .supported = [] { return true; },
-    .encode_int8 = {encode_int8<kElementF32>, encode_int8<kElementF16>, encode_int8<kElementBf16>},
-    .decode_int8 = {decode_int8<kElementF32>, decode_int8<kElementF16>, decode_int8<kElementBf16>},
-    .encode_f16 = {encode_f16<kElementF32>, encode_f16<kElementF16>, encode_f16<kElementBf16>},
-    .decode_f16 = {decode_f16<kElementF32>, decode_f16<kElementF16>, decode_f16<kElementBf16>},
+    .encode_int8 = {encode_int8<kF32>, encode_int8<kF16>, encode_int8<kBf16>},
+    .decode_int8 = {decode_int8<kF32>, decode_int8<kF16>, decode_int8<kBf16>},
+    .encode_plain = {{nullptr, encode_plain<kF32, kF16>, encode_plain<kF32, kBf16>},
+                     {encode_plain<kF16, kF32>, nullptr, encode_plain<kF16, kBf16>},
+                     {encode_plain<kBf16, kF32>, encode_plain<kBf16, kF16>, nullptr}},
+    .decode_plain = {{nullptr, decode_plain<kF32, kF16>, decode_plain<kF32, kBf16>},
+                     {decode_plain<kF16, kF32>, nullptr, decode_plain<kF16, kBf16>},
+                     {decode_plain<kBf16, kF32>, decode_plain<kBf16, kF16>, nullptr}},
 };
 
 }  // namespace kvcache::codec

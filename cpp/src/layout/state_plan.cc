@@ -33,10 +33,9 @@ Status check_decl(const StateDecl& decl) {
   }
   if (Status status = check_retention(decl); !status) return status;
   const bool int8 = decl.dtype == DType::kI8;
-  const bool runtime_paged = decl.dtype == DType::kF16 || int8;
-  if (decl.kind == StateKind::kPagedKv && !runtime_paged) {
-    return Status::unsupported(decl.id, ": paged storage ", dtype_name(decl.dtype),
-                               " has no codec; use f16 or int8");
+  if (decl.kind == StateKind::kPagedKv && decl.dtype == DType::kFp8) {
+    return Status::unsupported(decl.id, ": fp8 rows have their scale elsewhere and no codec here; ",
+                               "use f16, bf16, f32 or int8");
   }
   if (decl.kind == StateKind::kPagedKv && decl.row_scale_bytes != (int8 ? 4U : 0U)) {
     return Status::invalid_argument(decl.id, ": ", dtype_name(decl.dtype), " rows carry ",

@@ -13,7 +13,8 @@ constexpr std::string_view kFormat = "kvcache-prompt-cache";
 constexpr std::uint64_t kVersion = 1;
 
 std::string_view storage_name(const Group& group) {
-  return group.components[0].dtype == DType::kI8 ? "int8-per-token-head-f32-scale-v1" : "f16";
+  const DType dtype = group.components[0].dtype;
+  return dtype == DType::kI8 ? "int8-per-token-head-f32-scale-v1" : dtype_name(dtype);
 }
 
 // Reads members of one object and remembers the first that is missing or of another type.

@@ -8,23 +8,14 @@
 namespace kvcache::sequence {
 namespace {
 
-std::vector<codec::Int8Page> int8_pages(const std::vector<std::byte*>& pages,
-                                        const PagedComponent& component) {
-  std::vector<codec::Int8Page> result;
-  for (std::byte* page : pages) {
-    result.push_back({reinterpret_cast<std::int8_t*>(page + component.rows_offset),
-                      reinterpret_cast<float*>(page + component.scales_offset)});
-  }
-  return result;
-}
-
-std::vector<std::uint16_t*> f16_pages(const std::vector<std::byte*>& pages,
-                                      const PagedComponent& component) {
-  std::vector<std::uint16_t*> result;
-  for (std::byte* page : pages) {
-    result.push_back(reinterpret_cast<std::uint16_t*>(page + component.rows_offset));
-  }
-  return result;
+codec::PagedRows paged_rows(const PagedComponent& component, std::span<std::byte* const> pages,
+                            std::uint64_t start, std::uint32_t block_tokens) {
+  return {.pages = pages,
+          .stored = component.dtype,
+          .rows_offset = component.rows_offset,
+          .scales_offset = component.scales_offset,
+          .page_tokens = block_tokens,
+          .first = start % block_tokens};
 }
 
 }  // namespace
@@ -52,6 +43,11 @@ Status SequenceState::check_rows(std::int32_t layer, std::span<const View> compo
                                       ": expected [", components[0].tokens, ", ", want.heads, ", ",
                                       want.width, "], got [", got.tokens, ", ", got.heads, ", ",
                                       got.width, "]");
+    }
+    if (!codec::converts(want.dtype, got.dtype)) {
+      return Status::invalid_argument("layer ", layer, " ", plan_->decls()[want.decl].component,
+                                      ": rows of ", dtype_name(want.dtype), " cannot be ",
+                                      dtype_name(got.dtype));
     }
   }
   return Status::ok();
@@ -164,14 +160,11 @@ Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
   const std::vector<PagedRef>& refs = **layers_->paged(layer);
   const std::uint64_t stop = start + components[0].tokens;
   if (start == stop) return Status::ok();
-  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
   Status status;
   for (std::size_t i = 0; i < refs.size() && status.is_ok(); ++i) {
-    const PagedComponent& component = *refs[i].component;
     const auto pages = page_addresses(refs[i].group, start, stop);
-    status = component.dtype == DType::kI8
-                 ? codec::scatter_int8(components[i], int8_pages(pages, component), where)
-                 : codec::scatter_f16(components[i], f16_pages(pages, component), where);
+    status = codec::scatter(components[i],
+                            paged_rows(*refs[i].component, pages, start, plan_->block_tokens()));
   }
   std::uint64_t& frontier = written_[layers_->paged_index(layer)];
   // Rows that were there before may be half overwritten: they must be written again.
@@ -236,21 +229,10 @@ Status SequenceState::decode(std::int32_t layer, std::uint64_t start,
   const std::vector<PagedRef>& refs = **layers_->paged(layer);
   const std::uint64_t stop = start + components[0].tokens;
   if (start == stop) return Status::ok();
-  const codec::PageSpan where{plan_->block_tokens(), start % plan_->block_tokens()};
   for (std::size_t i = 0; i < refs.size(); ++i) {
-    const PagedComponent& component = *refs[i].component;
-    const auto addresses = page_addresses(refs[i].group, start, stop);
-    Status status;
-    if (component.dtype == DType::kI8) {
-      const auto pages = int8_pages(addresses, component);
-      std::vector<codec::ConstInt8Page> source;
-      for (const codec::Int8Page& page : pages) source.push_back({page.codes, page.scales});
-      status = codec::gather_int8(source, where, components[i]);
-    } else {
-      const auto pages = f16_pages(addresses, component);
-      const std::vector<const std::uint16_t*> source(pages.begin(), pages.end());
-      status = codec::gather_f16(source, where, components[i]);
-    }
+    const auto pages = page_addresses(refs[i].group, start, stop);
+    const Status status = codec::gather(
+        paged_rows(*refs[i].component, pages, start, plan_->block_tokens()), components[i]);
     if (!status.is_ok()) return status;
   }
   return Status::ok();
