@@ -23,19 +23,19 @@ def _as_array(value: Any, name: str) -> NDArray[Any]:
         raise InvalidArgumentError(f"{name}: not an array: {error}") from None
 
 
-def as_tokens(tokens: ArrayLike) -> NDArray[np.int32]:
+def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
     """One contiguous axis of int32, without a copy where it is that already."""
-    array = _as_array(tokens, "tokens")
+    array = _as_array(tokens, name)
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidArgumentError(
-            f"tokens: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
+            f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
         )
     if array.dtype != np.int32:
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
-            raise InvalidArgumentError(f"tokens: ids must fit int32, got values in {low}..{high}")
+            raise InvalidArgumentError(f"{name}: ids must fit int32, got values in {low}..{high}")
     return np.ascontiguousarray(array, dtype=np.int32)
 
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
@@ -43,6 +44,15 @@ TEST(FreeBitmap, AgreesWithASetThroughGrowthOverThreeLevels) {
       set.erase(gone);
     }
     ASSERT_EQ(bitmap.first(), set.empty() ? std::nullopt : std::optional(*set.begin()));
+    ASSERT_EQ(bitmap.last(), set.empty() ? std::nullopt : std::optional(*set.rbegin()));
+    ASSERT_EQ(bitmap.contains(id), set.contains(id));
+    if (rng() % 200 != 0) continue;
+    std::vector<std::int32_t> taken(rng() % 300);
+    taken.resize(bitmap.take(taken));
+    for (const std::int32_t member : taken) {
+      ASSERT_EQ(static_cast<std::size_t>(member), *set.begin());
+      set.erase(set.begin());
+    }
   }
   EXPECT_GT(size, 64U * 64U * 64U);
 }
@@ -154,6 +164,80 @@ TEST(Pool, AnItemLivesUntilItsLastReference) {
   pool.release(id);
   EXPECT_EQ(pool.live_items(), 0U);
   EXPECT_EQ(*pool.allocate(), id);
+}
+
+TEST(Pool, ManyAtOnceAreThoseThatOneByOneGives) {
+  for (const std::uint64_t item_bytes : {std::uint64_t{100}, std::uint64_t{5000}, kSpan}) {
+    const auto bulk = make_arena(40 * kSpan, {{"a", item_bytes, 0}}, false);
+    const auto single = make_arena(40 * kSpan, {{"a", item_bytes, 0}}, false);
+    std::mt19937 rng(4);
+    std::vector<ItemId> live;
+    for (int i = 0; i < 300; ++i) {
+      std::vector<ItemId> ids(rng() % 8);
+      if (rng() % 2 == 0 && bulk->pool(0).allocate_many(ids).is_ok()) {
+        for (const ItemId id : ids) {
+          ASSERT_EQ(*single->pool(0).allocate(), id);
+          live.push_back(id);
+        }
+      } else {
+        std::shuffle(live.begin(), live.end(), rng);
+        ids.assign(live.begin(),
+                   live.begin() + static_cast<long>(std::min(live.size(), ids.size())));
+        live.erase(live.begin(), live.begin() + static_cast<long>(ids.size()));
+        bulk->pool(0).release_many(ids);
+        for (const ItemId id : ids) single->pool(0).release(id);
+      }
+      ASSERT_EQ(bulk->used_bytes(), single->used_bytes());
+      ASSERT_EQ(bulk->committed_bytes(), single->committed_bytes());
+      ASSERT_EQ(bulk->idle_bytes(), single->idle_bytes());
+    }
+  }
+}
+
+TEST(Pool, TooManyAtOnceTakeNothing) {
+  const auto arena = make_arena(10 * kSpan, {{"a", kSpan, 0}, {"b", kSpan, 3}}, false);
+  std::vector<ItemId> ids(11);
+  const Status refused = arena->pool(0).allocate_many(ids);
+  EXPECT_EQ(refused.message(),
+            "a: asked 720896 bytes, 655360 of 655360 bytes are free; close sequences or raise the "
+            "plan's memory");
+  EXPECT_EQ(arena->committed_bytes(), 0U);
+  ids.resize(4);
+  EXPECT_EQ(arena->pool(1).allocate_many(ids).message(), "b: asked 4 items, 3 of 3 are free");
+  EXPECT_TRUE(arena->pool(0).allocate_many(ids).is_ok());
+}
+
+TEST(Pool, AReleaseFromOutsideIsWholeOrNothing) {
+  const auto arena = make_arena(4 * kSpan, {{"a", 8192, 0}}, false);
+  Pool& pool = arena->pool(0);
+  std::vector<ItemId> ids(9);
+  ASSERT_TRUE(pool.allocate_many(ids).is_ok());
+  pool.retain(3);
+  using Ids = std::vector<ItemId>;
+  for (const Ids& bad : {Ids{0, 9}, Ids{0, 0}, Ids{3, 3, 3}, Ids{1, kNoItem}, Ids{1, INT32_MAX}}) {
+    EXPECT_EQ(pool.try_release(bad), bad.size() - 1);
+    EXPECT_EQ(pool.live_items(), 9U);
+    EXPECT_EQ(pool.refs(0), 1U);
+    EXPECT_EQ(pool.refs(3), 2U);
+  }
+  EXPECT_EQ(pool.try_release(Ids{3, 0, 3}), 3U);
+  EXPECT_EQ(pool.live_items(), 7U);
+  EXPECT_EQ(*pool.allocate(), 0);
+}
+
+TEST(Pool, TheSmallestIdleSpanThatIsEnoughMovesElseTheLargest) {
+  const auto arena = make_arena(
+      7 * kSpan, {{"a", kSpan, 0}, {"b", 2 * kSpan, 0}, {"c", 4 * kSpan, 0}, {"d", 3 * kSpan, 0}},
+      false);
+  for (std::size_t p = 0; p < 3; ++p) arena->pool(p).release(*arena->pool(p).allocate());
+  EXPECT_EQ(arena->idle_bytes(), 7 * kSpan);
+  ASSERT_TRUE(arena->pool(3).allocate().is_ok());
+  EXPECT_EQ(arena->pool(0).committed_bytes(), kSpan);
+  EXPECT_EQ(arena->pool(1).committed_bytes(), 2 * kSpan);
+  EXPECT_EQ(arena->pool(2).committed_bytes(), 0U);
+  ASSERT_TRUE(arena->pool(3).allocate().is_ok());
+  EXPECT_EQ(arena->pool(1).committed_bytes(), 0U);
+  EXPECT_EQ(arena->committed_bytes(), 7 * kSpan);
 }
 
 TEST(Pool, MostItemsIsALimitOfItsOwn) {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/checked.h"
 
 namespace kvcache::arena {
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::uint64_t budget_bytes,
 
   std::unique_ptr<Arena> arena(new Arena());
   arena->budget_bytes_ = budget_bytes;
+  arena->max_bytes_ = budget_bytes;
   if (backing && total > 0) {
     void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -70,13 +72,30 @@ std::uint64_t Arena::used_bytes() const {
   return bytes;
 }
 
-bool Arena::make_room(std::uint64_t bytes) {
-  if (bytes > budget_bytes_) return false;
-  for (const auto& pool : pools_) {
-    while (committed_bytes_ > budget_bytes_ - bytes && pool->release_idle_span()) {
+std::uint64_t Arena::room_for(const Pool& taker) const {
+  return budget_bytes_ - committed_bytes_ + idle_bytes_ - taker.idle_bytes();
+}
+
+void Arena::make_room(std::uint64_t bytes, const Pool& taker) {
+  while (committed_bytes_ > budget_bytes_ - bytes) {
+    // The smallest span that is enough, or else the largest: the fewest bytes in the fewest spans.
+    const std::uint64_t lacking = committed_bytes_ - (budget_bytes_ - bytes);
+    Pool* giver = nullptr;
+    for (const auto& pool : pools_) {
+      if (pool.get() == &taker || pool->idle_bytes() == 0) continue;
+      const std::uint64_t now = giver == nullptr ? 0 : giver->span_bytes();
+      const bool enough = pool->span_bytes() >= lacking;
+      const bool better =
+          enough && now >= lacking ? pool->span_bytes() < now : pool->span_bytes() > now;
+      if (giver == nullptr || better) giver = pool.get();
     }
+    KVCACHE_CHECK(giver != nullptr && giver->release_idle_span());
   }
-  return committed_bytes_ <= budget_bytes_ - bytes;
+}
+
+void Arena::drop(std::byte* base, std::uint64_t offset, std::uint64_t bytes) {
+  // Cannot fail for a private mapping of ours; the bytes go back to the system at once.
+  if (base != nullptr) madvise(base + offset, bytes, MADV_DONTNEED);
 }
 
 }  // namespace kvcache::arena

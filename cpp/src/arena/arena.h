@@ -38,21 +38,31 @@ class Arena {
   const Pool& pool(std::size_t index) const { return *pools_[index]; }
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
+  // The most the budget could become: what every pool has addresses for.
+  std::uint64_t max_bytes() const { return max_bytes_; }
   // Bytes of all spans taken, and the most they ever were. Never above the budget.
   std::uint64_t committed_bytes() const { return committed_bytes_; }
   std::uint64_t peak_bytes() const { return peak_bytes_; }
   // Exact bytes of live items: what the plan says they take.
   std::uint64_t used_bytes() const;
+  // Of committed spans without a live item: any pool may have them.
+  std::uint64_t idle_bytes() const { return idle_bytes_; }
 
  private:
   friend class Pool;
 
   Arena() = default;
-  // Makes room for `bytes` more by giving back idle spans of any pool.
-  bool make_room(std::uint64_t bytes);
+  // Bytes that `taker` may commit: never committed ones, and idle spans of other pools.
+  std::uint64_t room_for(const Pool& taker) const;
+  // Gives back idle spans of other pools until `bytes` fit. REQUIRES: bytes <= room_for(taker).
+  void make_room(std::uint64_t bytes, const Pool& taker);
+  // The span at base + offset is no longer used.
+  void drop(std::byte* base, std::uint64_t offset, std::uint64_t bytes);
 
   std::uint64_t budget_bytes_ = 0;
+  std::uint64_t max_bytes_ = 0;
   std::uint64_t committed_bytes_ = 0;
+  std::uint64_t idle_bytes_ = 0;
   std::uint64_t peak_bytes_ = 0;
   std::byte* base_ = nullptr;
   std::size_t mapped_bytes_ = 0;

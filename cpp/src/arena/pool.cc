@@ -1,7 +1,5 @@
 #include "arena/pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,27 +14,93 @@ Pool::Pool(Arena& arena, std::string name, std::uint64_t item_bytes, std::uint64
       name_(std::move(name)),
       item_bytes_(item_bytes),
       geometry_(span_geometry(item_bytes)),
-      max_spans_(arena.budget_bytes() / geometry_.bytes),
+      one_item_(geometry_.items == 1),
+      max_spans_(arena.max_bytes() / geometry_.bytes),
       max_items_(max_items == 0 ? kMaxItems : max_items),
       base_(base) {}
 
+// ---- Taking -----------------------------------------------------------------------------------
+
 Result<ItemId> Pool::allocate() {
-  if (at_limit()) {
-    return Status::out_of_capacity(name_, ": all ", max_items_, " items are live");
+  if (free_items() == 0 || at_limit()) {
+    if (Status status = provide(1); !status) return status;
   }
-  auto id = free_items_.first();
-  if (!id) {
-    if (Status status = commit_span(); !status) return status;
-    id = free_items_.first();
-  }
-  const auto item = static_cast<ItemId>(*id);
-  const std::size_t span = *id / geometry_.items;
-  free_items_.erase(*id);
-  if (span_live_[span]++ == 0) idle_spans_.erase(span);
-  items_[item] = {1, 0};
-  ++live_items_;
-  return item;
+  const std::size_t id = *free_items_.first();
+  free_items_.erase(id);
+  claim(static_cast<ItemId>(id));
+  return static_cast<ItemId>(id);
 }
+
+Status Pool::allocate_many(std::span<ItemId> ids) {
+  if (Status status = provide(ids.size()); !status) return status;
+  KVCACHE_CHECK(free_items_.take(ids) == ids.size());
+  for (const ItemId id : ids) claim(id);
+  return Status::ok();
+}
+
+void Pool::claim(ItemId id) {
+  items_[id] = {1, 0};
+  ++live_items_;
+  if (!one_item_) {
+    const std::size_t span = static_cast<std::uint32_t>(id) / geometry_.items;
+    if (span_live_[span]++ > 0) return;
+    idle_spans_.erase(span);
+  }
+  --idle_count_;
+  arena_.idle_bytes_ -= geometry_.bytes;
+}
+
+Status Pool::provide(std::uint64_t count) {
+  if (count > max_items_ - live_items_) {
+    if (live_items_ == max_items_) {
+      return Status::out_of_capacity(name_, ": all ", max_items_, " items are live");
+    }
+    return Status::out_of_capacity(name_, ": asked ", count, " items, ", max_items_ - live_items_,
+                                   " of ", max_items_, " are free");
+  }
+  if (count <= free_items()) return Status::ok();
+  const std::uint64_t spans = ceil_div(count - free_items(), geometry_.items);
+  const std::uint64_t spans_left =
+      std::min(max_spans_, kMaxItems / geometry_.items) - committed_spans_;
+  const std::uint64_t room = arena_.room_for(*this);
+  if (spans > spans_left || spans > room / geometry_.bytes) {
+    return Status::out_of_capacity(name_, ": asked ", spans * geometry_.bytes, " bytes, ", room,
+                                   " of ", arena_.budget_bytes(),
+                                   " bytes are free; close sequences or raise the plan's memory");
+  }
+  for (std::uint64_t i = 0; i < spans; ++i) {
+    if (Status status = commit_span(); !status) return status;
+  }
+  return Status::ok();
+}
+
+Status Pool::commit_span() {
+  const std::size_t known = items_.size() / geometry_.items;
+  const auto reusable = free_spans_.first();
+  const std::size_t span = reusable.value_or(known);
+  arena_.make_room(geometry_.bytes, *this);
+  if (reusable) {
+    free_spans_.erase(span);
+  } else {
+    items_.resize((span + 1) * geometry_.items);
+    free_items_.grow(items_.size());
+    free_spans_.grow(span + 1);
+    if (!one_item_) {
+      span_live_.push_back(0);
+      idle_spans_.grow(span + 1);
+    }
+  }
+  idle_spans().insert(span);
+  for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.insert(span * geometry_.items + i);
+  ++committed_spans_;
+  ++idle_count_;
+  arena_.committed_bytes_ += geometry_.bytes;
+  arena_.idle_bytes_ += geometry_.bytes;
+  arena_.peak_bytes_ = std::max(arena_.peak_bytes_, arena_.committed_bytes_);
+  return Status::ok();
+}
+
+// ---- References -------------------------------------------------------------------------------
 
 void Pool::retain(ItemId id) {
   KVCACHE_CHECK(items_[id].refs > 0);
@@ -46,6 +110,34 @@ void Pool::retain(ItemId id) {
 void Pool::release(ItemId id) {
   KVCACHE_CHECK(items_[id].refs > items_[id].indexed);
   if (--items_[id].refs == 0) free_item(id);
+}
+
+void Pool::retain_many(std::span<const ItemId> ids) {
+  for (const ItemId id : ids) {
+    if (id != kNoItem) retain(id);
+  }
+}
+
+void Pool::release_many(std::span<const ItemId> ids) {
+  for (const ItemId id : ids) {
+    if (id != kNoItem) release(id);
+  }
+}
+
+std::size_t Pool::try_release(std::span<const ItemId> ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (is_live(ids[i])) {
+      --items_[ids[i]].refs;
+      continue;
+    }
+    for (std::size_t undone = 0; undone < i; ++undone) ++items_[ids[undone]].refs;
+    return i;
+  }
+  for (const ItemId id : ids) {
+    // An id that is in the list twice is freed once.
+    if (items_[id].refs == 0 && !free_items_.contains(static_cast<std::size_t>(id))) free_item(id);
+  }
+  return ids.size();
 }
 
 void Pool::retain_indexed(ItemId id) {
@@ -60,52 +152,37 @@ void Pool::release_indexed(ItemId id) {
 }
 
 void Pool::free_item(ItemId id) {
-  const std::size_t span = static_cast<std::size_t>(id) / geometry_.items;
   free_items_.insert(static_cast<std::size_t>(id));
-  if (--span_live_[span] == 0) idle_spans_.insert(span);
   --live_items_;
+  if (!one_item_) {
+    const std::size_t span = static_cast<std::uint32_t>(id) / geometry_.items;
+    if (--span_live_[span] > 0) return;
+    idle_spans_.insert(span);
+  }
+  ++idle_count_;
+  arena_.idle_bytes_ += geometry_.bytes;
 }
 
-Status Pool::commit_span() {
-  const auto reusable = free_spans_.first();
-  const std::size_t span = reusable ? *reusable : span_live_.size();
-  const bool addressable = span < max_spans_ && (span + 1) * geometry_.items <= kMaxItems + 1;
-  if (!addressable || !arena_.make_room(geometry_.bytes)) {
-    return Status::out_of_capacity(name_, ": asked ", geometry_.bytes, " bytes, ",
-                                   arena_.budget_bytes() - arena_.committed_bytes(), " of ",
-                                   arena_.budget_bytes(),
-                                   " bytes are free; close sequences or raise the plan's memory");
-  }
-  if (reusable) {
-    free_spans_.erase(span);
-  } else {
-    items_.resize((span + 1) * geometry_.items);
-    span_live_.push_back(0);
-    free_items_.grow(items_.size());
-    free_spans_.grow(span_live_.size());
-    idle_spans_.grow(span_live_.size());
-  }
-  idle_spans_.insert(span);
-  for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.insert(span * geometry_.items + i);
-  ++committed_spans_;
-  arena_.committed_bytes_ += geometry_.bytes;
-  arena_.peak_bytes_ = std::max(arena_.peak_bytes_, arena_.committed_bytes_);
-  return Status::ok();
-}
+// ---- Giving back ------------------------------------------------------------------------------
 
 bool Pool::release_idle_span() {
-  const auto span = idle_spans_.first();
+  const auto span = idle_spans().last();
   if (!span) return false;
-  idle_spans_.erase(*span);
+  if (!one_item_) idle_spans_.erase(*span);
   for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.erase(*span * geometry_.items + i);
   free_spans_.insert(*span);
   --committed_spans_;
+  --idle_count_;
   arena_.committed_bytes_ -= geometry_.bytes;
-  if (base_ != nullptr) {
-    // Cannot fail for a private mapping of ours; the bytes go back to the system at once.
-    madvise(base_ + *span * geometry_.bytes, geometry_.bytes, MADV_DONTNEED);
-  }
+  arena_.idle_bytes_ -= geometry_.bytes;
+  arena_.drop(base_, *span * geometry_.bytes, geometry_.bytes);
   return true;
+}
+
+std::uint64_t Pool::metadata_bytes() const {
+  return sizeof(*this) + items_.capacity() * sizeof(Item) +
+         span_live_.capacity() * sizeof(std::uint32_t) + free_items_.memory_bytes() +
+         free_spans_.memory_bytes() + idle_spans_.memory_bytes();
 }
 
 }  // namespace kvcache::arena

@@ -70,9 +70,7 @@ BlockTable BlockTable::fork() const {
   copy.pages_ = pages_;
   copy.owned_.assign(pages_.size(), false);
   copy.trimmed_ = trimmed_;
-  for (const ItemId page : pages_) {
-    if (page != kNoItem) pool_->retain(page);
-  }
+  pool_->retain_many(pages_);
   return copy;
 }
 
