@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.capability import *
     from kvcache.errors import *
     from kvcache.estimate import *
+    from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.pages import *
     from kvcache.plan import StatePlan as StatePlan
     from kvcache.policy import *
@@ -81,6 +82,7 @@ _NAMES = {
         "UnsupportedError",
     ],
     "estimate": ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"],
+    "layouts": ["EngineLayout"],
     "pages": ["PageMemory", "PageView"],
     "plan": ["StatePlan"],
     "policy": [
