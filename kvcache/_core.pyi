@@ -401,6 +401,32 @@ class Sequence:
     def recorded(self) -> list[int]: ...
     def close(self) -> None: ...
 
+class EngineLayout:
+    def __init__(self, axes: str) -> None: ...
+    @property
+    def text(self) -> str: ...
+
+def import_rows(
+    sequence: Sequence,
+    layers: SequenceOf[int],
+    start: int,
+    stop: int,
+    tensors: SequenceOf[Any],
+    layouts: SequenceOf[EngineLayout],
+    block_table: NDArray[np.int32],
+    slot_mapping: NDArray[np.int64],
+) -> None: ...
+def export_rows(
+    sequence: Sequence,
+    layers: SequenceOf[int],
+    start: int,
+    stop: int,
+    tensors: SequenceOf[Any],
+    layouts: SequenceOf[EngineLayout],
+    block_table: NDArray[np.int32],
+    slot_mapping: NDArray[np.int64],
+) -> None: ...
+
 class Cache:
     def __init__(
         self, plan: StatePlan, *, policy: str, backing: bool, capacity_blocks: int

@@ -10,12 +10,16 @@ from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_text, as_tokens
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
+from kvcache.layouts import move_rows
 from kvcache.pages import PageView
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import ArrayLike, NDArray
 
+    from kvcache.layouts import Layouts
     from kvcache.plan import StatePlan
 
 __all__ = ["Sequence"]
@@ -189,6 +193,81 @@ class Sequence:
             for pages in _core.page_views(self._core, as_layer(layer), start, stop)
         ]
         return tuple(views) if len(views) > 1 else (views[0], None)
+
+    def import_rows(
+        self,
+        layers: int | Iterable[int],
+        start: int,
+        stop: int,
+        tensors: Any,
+        layout: Layouts,
+        *,
+        block_table: ArrayLike | None = None,
+        slot_mapping: ArrayLike | None = None,
+    ) -> None:
+        """Store rows of positions ``[start, stop)`` as `write` does, from an engine's tensors.
+
+        One pass, encoding included; any strides, though rows with gaps in `dim` take longer.
+
+        Args:
+            layers: a layer, or several whose tensors have an axis ``layers``.
+            start: first position, within ``length`` and what is written of each layer.
+            stop: one past the last position.
+            tensors: one tensor for each component of a layer, in declared order; the one whose
+                layout has ``kv`` holds all that the others leave. float16, float32 or bfloat16;
+                any object that `write` takes; copied, never kept.
+            layout: an `EngineLayout` or its axes as text, or one for each tensor.
+            block_table: for layouts with ``blocks``: ids of the engine's blocks, by block of the
+                sequence from position 0 on.
+            slot_mapping: for each position of the call its index in ``tokens``, or in
+                ``blocks`` times ``block``; instead of a block table.
+
+        Raises:
+            InvalidArgumentError: a tensor that does not fit its layout or the plan, or an id
+                outside of it; nothing was changed. OutOfCapacityError: no page is free; likewise.
+            NonFiniteError: an INT8 row is not finite; no position of the call is readable.
+        """
+        move_rows(
+            _core.import_rows,
+            self._core,
+            layers,
+            (start, stop),
+            tensors,
+            layout,
+            block_table,
+            slot_mapping,
+        )
+
+    def export_rows(
+        self,
+        layers: int | Iterable[int],
+        start: int,
+        stop: int,
+        tensors: Any,
+        layout: Layouts,
+        *,
+        block_table: ArrayLike | None = None,
+        slot_mapping: ArrayLike | None = None,
+    ) -> None:
+        """Decode rows of positions ``[start, stop)`` into an engine's tensors.
+
+        The arguments are those of `import_rows`; what the positions do not name is left as it is.
+
+        Raises:
+            InvalidArgumentError: as `import_rows`; or a tensor is read-only, or elements, tensors
+                or places meet, so that rows would be overwritten; nothing was changed.
+            NotFoundError: positions have left the layer's window.
+        """
+        move_rows(
+            _core.export_rows,
+            self._core,
+            layers,
+            (start, stop),
+            tensors,
+            layout,
+            block_table,
+            slot_mapping,
+        )
 
     def state(self, layer: int, name: str) -> NDArray[Any]:
         """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.

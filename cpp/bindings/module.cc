@@ -13,6 +13,7 @@ void bind_sequence(py::module_& m);
 void bind_pages(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_verify(py::module_& m);
+void bind_engine_layout(py::module_& m);
 void bind_state_terms(py::module_& m);
 void bind_kv_budget(py::module_& m);
 void bind_runtime_estimate(py::module_& m);
@@ -31,4 +32,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_pages(m);
   bind_page_pool(m);
   bind_verify(m);
+  bind_engine_layout(m);
 }

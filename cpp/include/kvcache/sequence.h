@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvcache/codec.h"
+#include "kvcache/engine_layout.h"
 #include "kvcache/pages.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
@@ -65,6 +66,15 @@ class Sequence {
   // declared order, one view for each page. kNotFound: they have left the layer's window.
   Result<std::vector<std::vector<PageView>>> views(std::int32_t layer, std::uint64_t start,
                                                    std::uint64_t stop) const;
+  // The same for tensors of an engine: rows of [start, stop) of one layer, or of several whose
+  // tensors have an axis `layers`. One tensor a component, or one for those that its layout joins
+  // by `kv`. Everything is checked before anything changes. kInvalidArgument: a tensor that does
+  // not fit its layout or the plan, or places outside of it; for an export also elements or places
+  // that meet. kNonFinite: the rows of [start, stop) count as unwritten in all `layers`.
+  Status import_rows(std::span<const std::int32_t> layers, std::uint64_t start, std::uint64_t stop,
+                     std::span<const EngineTensor> tensors, const EnginePlaces& places);
+  Status export_rows(std::span<const std::int32_t> layers, std::uint64_t start, std::uint64_t stop,
+                     std::span<const EngineTensor> tensors, const EnginePlaces& places) const;
   // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
   // Here and in write(), read() and views(), kUnsupported: the cache is a ledger without bytes.
   Result<StateView> state(std::int32_t layer, std::string_view name) const;

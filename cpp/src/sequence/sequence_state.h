@@ -15,6 +15,7 @@
 #include "kvcache/state_plan.h"
 #include "sequence/block_table.h"
 #include "sequence/decode_ring.h"
+#include "sequence/engine_rows.h"
 #include "sequence/layer_map.h"
 
 namespace kvcache::sequence {
@@ -22,6 +23,21 @@ namespace kvcache::sequence {
 struct HeldSnapshot {
   std::uint64_t position = 0;
   ItemId item = kNoItem;
+};
+
+// Positions [start, stop) in tensors of an engine.
+struct EngineTransfer {
+  std::uint64_t start = 0;
+  std::uint64_t stop = 0;
+  std::span<const EngineTensor> tensors;
+  const EnginePlaces& places;
+};
+
+// One component of one layer, and where its rows are in the engine's tensor.
+struct EngineMove {
+  std::int32_t layer = -1;
+  PagedRef ref;
+  EngineRows rows;
 };
 
 class SequenceState {
@@ -80,6 +96,21 @@ class SequenceState {
                 std::span<const codec::MutableRowsView> components) const;
   std::byte* slot_bytes() const;
 
+  // ---- Engine tensors ----
+  // Own. Finds the rows in the tensors and checks all that does not depend on positions that are
+  // there; `written` when the tensors are what is written.
+  Result<std::vector<EngineMove>> find_moves(std::span<const std::int32_t> layers,
+                                             const EngineTransfer& transfer, bool written) const;
+  Status check_import(std::span<const std::int32_t> layers, std::uint64_t start,
+                      std::uint64_t stop) const;  // own
+  // Locked. prepare_write() for several layers.
+  Status prepare_layers(std::span<const std::int32_t> layers, std::uint64_t start,
+                        std::uint64_t stop, arena::ItemSource& source,
+                        std::vector<PageCopy>& copies);
+  // Own. kNonFinite leaves the rows of every layer of the call unwritten.
+  Status import_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer);
+  Status export_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer) const;
+
   // ---- Snapshots and rewinding ----
   Result<ItemId> take_snapshot(
       arena::ItemSource& source);  // locked; bytes are copied by the caller
@@ -98,6 +129,8 @@ class SequenceState {
   void cut_blocks(const std::vector<std::size_t>& counts);
   std::vector<std::byte*> page_addresses(std::size_t group, std::uint64_t start,
                                          std::uint64_t stop) const;
+  template <typename Move>
+  void for_each_run(const EngineMove& move, const EngineTransfer& transfer, const Move& body) const;
 
   const StatePlan* plan_;
   const LayerMap* layers_;
