@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/check.h"
 #include "codec/float_environment.h"
 #include "codec/kernels.h"
 #include "codec/parallel.h"
 #include "codec/registry.h"
-#include "codec/row_copy.h"
+#include "codec/row_codec.h"
 
 namespace kvcache::codec {
 namespace {
@@ -16,21 +15,6 @@ namespace {
 constexpr std::size_t kThreadBytes = std::size_t{256} << 10;  // below this a thread costs more
 constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;  // above this the L2 cache is passed
 constexpr std::size_t kStreamBytes = std::size_t{8} << 20;  // output that nobody will find in cache
-
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
-Element element_of(DType dtype) {
-  KVCACHE_CHECK(is_float(dtype));
-  if (dtype == DType::kF32) return kElementF32;
-  return dtype == DType::kF16 ? kElementF16 : kElementBf16;
-}
-
-const Kernels& kernels_or_scalar() {
-  const auto& active = active_kernels();
-  return active ? *active.value() : *compiled_kernels().back();
-}
 
 // Rows that follow each other at one stride become tokens of one head each, which splits evenly.
 template <typename View>
@@ -115,37 +99,18 @@ Status non_finite_row(std::size_t row) {
   return Status::non_finite("row ", row, ": an element is not finite after F16 rounding");
 }
 
-// How rows go in and out of one storage. Equal types are copied as bytes, whatever they mean.
-struct RowCodec {
+struct ViewCodec : RowCodec {
   std::size_t stored_bytes;  // of one element
-  EncodeInt8 encode_int8 = nullptr;
-  EncodePlain encode_plain = copy_rows_in;
-  Decode decode = copy_rows_out;
-
-  // Returns the first row that is not finite, or job.rows.
-  std::size_t encode(const EncodeJob& job) const {
-    if (encode_int8 != nullptr) return encode_int8(job);
-    encode_plain(job);
-    return job.rows;
-  }
 };
 
 // REQUIRES: converts(stored, view.dtype). Where types agree the view becomes one of bytes.
 template <typename View>
-RowCodec row_codec(DType stored, View& view) {
-  if (view.dtype == stored) {
-    view.width *= dtype_bytes(stored);
-    view.dtype = DType::kU8;
-    return {1};
-  }
-  const Kernels& kernels = kernels_or_scalar();
-  const Element element = element_of(view.dtype);
-  if (stored == DType::kI8) {
-    return {1, kernels.encode_int8[element], nullptr, kernels.decode_int8[element]};
-  }
-  const Element from = element_of(stored);
-  return {dtype_bytes(stored), nullptr, kernels.encode_plain[from][element],
-          kernels.decode_plain[from][element]};
+ViewCodec view_codec(DType stored, View& view) {
+  const RowCodec codec = row_codec(stored, view.dtype);
+  if (view.dtype != stored) return {codec, dtype_bytes(stored)};
+  view.width *= dtype_bytes(stored);
+  view.dtype = DType::kU8;
+  return {codec, 1};
 }
 
 // Decodes contiguous packed rows: one run a thread.
@@ -200,7 +165,7 @@ Stretch stretch_at(const PagedRows& rows, std::size_t heads, std::size_t row_byt
 }
 
 // Decodes tokens [token, end): whole pages side by side, partial ones alone.
-void gather_range(const RowCodec& codec, const PagedRows& from, const MutableRowsView& out,
+void gather_range(const ViewCodec& codec, const PagedRows& from, const MutableRowsView& out,
                   std::size_t token, std::size_t end) {
   const std::size_t row_bytes = out.width * codec.stored_bytes;
   while (token < end) {
@@ -220,7 +185,7 @@ void gather_range(const RowCodec& codec, const PagedRows& from, const MutableRow
 
 // Encodes tokens [token, end) into their pages. Returns the first row that is not finite, or
 // end * in.heads.
-std::size_t scatter_range(const RowCodec& codec, const RowsView& in, const PagedRows& to,
+std::size_t scatter_range(const ViewCodec& codec, const RowsView& in, const PagedRows& to,
                           std::size_t token, std::size_t end) {
   const std::size_t row_bytes = in.width * codec.stored_bytes;
   const std::size_t total = in.tokens * in.heads * row_bytes;
@@ -269,7 +234,7 @@ void decode_int8(const std::int8_t* codes, const float* scales, const MutableRow
 
 void encode_plain(const RowsView& view, DType stored, void* packed, unsigned threads) {
   RowsView in = flattened(view);
-  const RowCodec rows = row_codec(stored, in);
+  const ViewCodec rows = view_codec(stored, in);
   const std::size_t row_bytes = in.width * rows.stored_bytes;
   if (element_bytes(in) == 0) return;
   const auto body = [&](std::size_t, std::size_t token, std::size_t tokens) {
@@ -282,7 +247,7 @@ void encode_plain(const RowsView& view, DType stored, void* packed, unsigned thr
 
 void decode_plain(const void* packed, DType stored, const MutableRowsView& view, unsigned threads) {
   MutableRowsView out = view;
-  const RowCodec rows = row_codec(stored, out);
+  const ViewCodec rows = view_codec(stored, out);
   decode_contiguous(rows.decode, static_cast<const char*>(packed), rows.stored_bytes, nullptr, out,
                     threads);
 }
@@ -291,7 +256,7 @@ Status scatter(const RowsView& view, const PagedRows& to, unsigned threads) {
   if (Status status = check_pages(to, view.dtype, view.tokens); !status) return status;
   RowsView in = view;
   if (element_bytes(in) == 0) return Status::ok();
-  const RowCodec codec = row_codec(to.stored, in);
+  const ViewCodec codec = view_codec(to.stored, in);
   const std::size_t rows = in.tokens * in.heads;
   const auto part = [&](std::size_t token, std::size_t tokens) {
     const NearestRounding rounding;
@@ -307,7 +272,7 @@ Status gather(const PagedRows& from, const MutableRowsView& view, unsigned threa
   if (Status status = check_pages(from, view.dtype, view.tokens); !status) return status;
   MutableRowsView out = view;
   if (element_bytes(out) == 0) return Status::ok();
-  const RowCodec codec = row_codec(from.stored, out);
+  const ViewCodec codec = view_codec(from.stored, out);
   for_each_part(out.tokens, part_count(element_bytes(out), out.tokens, threads),
                 [&](std::size_t, std::size_t token, std::size_t tokens) {
                   const NearestRounding rounding;

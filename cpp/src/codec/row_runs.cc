@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "codec/float_environment.h"
 #include "codec/kernels.h"
-#include "codec/registry.h"
+#include "codec/row_codec.h"
 #include "codec/transpose.h"
 
 namespace kvcache::codec {
@@ -16,12 +16,6 @@ namespace {
 constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;  // above this the L2 cache is passed
 constexpr std::size_t kStreamBytes = std::size_t{8} << 20;  // output that nobody will find in cache
 constexpr std::size_t kTileBytes = std::size_t{32} << 10;   // of a transposed stretch
-
-Element element_of(DType dtype) {
-  if (dtype == DType::kF32) return kElementF32;
-  KVCACHE_CHECK(dtype == DType::kF16 || dtype == DType::kBf16);
-  return dtype == DType::kF16 ? kElementF16 : kElementBf16;
-}
 
 bool has_gaps(const RunShape& shape) {
   return shape.width > 1 &&
@@ -34,7 +28,7 @@ std::ptrdiff_t row_bytes(const RunShape& shape) {
 
 // Without scales the heads of a position are one long row where nothing lies between them.
 RunShape widened(RunShape shape) {
-  if (shape.stored == DType::kF16 && !has_gaps(shape) &&
+  if (shape.stored != DType::kI8 && !has_gaps(shape) &&
       (shape.heads == 1 || shape.head_stride == row_bytes(shape))) {
     shape.width *= shape.heads;
     shape.heads = 1;
@@ -47,6 +41,11 @@ RunShape widened(RunShape shape) {
 bool is_copy(const RunShape& shape) {
   return shape.stored == shape.elements && shape.heads == 1 && !has_gaps(shape) &&
          shape.token_stride == row_bytes(shape);
+}
+
+// Rows that are stored as they come are bytes to the codec.
+std::size_t job_width(const RunShape& shape) {
+  return shape.stored == shape.elements ? shape.width * dtype_bytes(shape.stored) : shape.width;
 }
 
 // Rows of one run, which may be at one stride across positions and heads.
@@ -71,7 +70,7 @@ EncodeJob encode_job(const RunShape& shape, const RowRun& run, bool streams) {
       .head_stride = shape.head_stride,
       .heads = steps.heads,
       .rows = run.tokens * shape.heads,
-      .width = shape.width,
+      .width = job_width(shape),
       .packed = reinterpret_cast<char*>(run.packed),
       .scales = run.scales,
       .prefetch = shape.total_bytes > kPrefetchBytes,
@@ -79,17 +78,13 @@ EncodeJob encode_job(const RunShape& shape, const RowRun& run, bool streams) {
   };
 }
 
-std::size_t encode_run(const Kernels& kernels, const RunShape& shape, const RowRun& run) {
+std::size_t encode_run(const RowCodec& codec, const RunShape& shape, const RowRun& run) {
   const std::size_t packed_bytes =
       shape.total_bytes / dtype_bytes(shape.elements) * dtype_bytes(shape.stored);
-  const EncodeJob job = encode_job(shape, run, packed_bytes > kStreamBytes);
-  const Element element = element_of(shape.elements);
-  if (shape.stored == DType::kI8) return kernels.encode_int8[element](job);
-  kernels.encode_f16[element](job);
-  return job.rows;
+  return codec.encode(encode_job(shape, run, packed_bytes > kStreamBytes));
 }
 
-void decode_group(const Kernels& kernels, const RunShape& shape, std::span<const RowRun> runs) {
+void decode_group(const RowCodec& codec, const RunShape& shape, std::span<const RowRun> runs) {
   DecodeRun parts[kDecodeRunsMax];
   for (std::size_t i = 0; i < runs.size(); ++i) {
     parts[i] = {reinterpret_cast<const char*>(runs[i].packed), runs[i].scales, runs[i].elements};
@@ -103,12 +98,11 @@ void decode_group(const Kernels& kernels, const RunShape& shape, std::span<const
       .head_stride = shape.head_stride,
       .heads = steps.heads,
       .rows = runs[0].tokens * shape.heads,
-      .width = shape.width,
+      .width = job_width(shape),
       .prefetch = shape.total_bytes > kPrefetchBytes,
       .stream = dense && shape.total_bytes > kStreamBytes,
   };
-  const Element element = element_of(shape.elements);
-  (shape.stored == DType::kI8 ? kernels.decode_int8 : kernels.decode_f16)[element](job);
+  codec.decode(job);
 }
 
 // ---- Rows with gaps between their elements: by way of a tile in cache -------------------------
@@ -180,26 +174,25 @@ struct Tile {
 };
 
 // Good rows of the run.
-std::size_t encode_with_gaps(const Kernels& kernels, const RunShape& shape, const RowRun& run,
+std::size_t encode_with_gaps(const RowCodec& codec, const RunShape& shape, const RowRun& run,
                              Tile& tile) {
   std::size_t good = 0;
   for_each_tile(shape, run, tile.tokens, [&](RowRun part) {
     move_tile<true>(shape, part.elements, tile.bytes.data(), part.tokens);
     part.elements = tile.bytes.data();
     const std::size_t rows = part.tokens * tile.shape.heads;
-    const std::size_t done = encode_run(kernels, tile.shape, part);
+    const std::size_t done = encode_run(codec, tile.shape, part);
     good += done;
     return done == rows;
   });
   return shape.stored == DType::kI8 ? good : run.tokens * shape.heads;
 }
 
-void decode_with_gaps(const Kernels& kernels, const RunShape& shape, const RowRun& run,
-                      Tile& tile) {
+void decode_with_gaps(const RowCodec& codec, const RunShape& shape, const RowRun& run, Tile& tile) {
   for_each_tile(shape, run, tile.tokens, [&](RowRun part) {
     char* outside = part.elements;
     part.elements = tile.bytes.data();
-    decode_group(kernels, tile.shape, std::span(&part, 1));
+    decode_group(codec, tile.shape, std::span(&part, 1));
     move_tile<false>(shape, outside, tile.bytes.data(), part.tokens);
     return true;
   });
@@ -208,14 +201,14 @@ void decode_with_gaps(const Kernels& kernels, const RunShape& shape, const RowRu
 }  // namespace
 
 std::size_t encode_runs(const RunShape& given, std::span<const RowRun> runs) {
-  const Kernels& kernels = *active_kernels().value();
+  const RowCodec codec = row_codec(given.stored, given.elements);
   const NearestRounding rounding;
   const RunShape shape = widened(given);
   std::size_t good = 0;
   if (has_gaps(shape)) {
     Tile tile(shape);
     for (const RowRun& run : runs) {
-      const std::size_t done = encode_with_gaps(kernels, shape, run, tile);
+      const std::size_t done = encode_with_gaps(codec, shape, run, tile);
       good += done;
       if (done < run.tokens * shape.heads) return good;
     }
@@ -229,7 +222,7 @@ std::size_t encode_runs(const RunShape& given, std::span<const RowRun> runs) {
       continue;
     }
     const std::size_t rows = run.tokens * shape.heads;
-    const std::size_t done = encode_run(kernels, shape, run);
+    const std::size_t done = encode_run(codec, shape, run);
     good += done == rows ? run.tokens * given.heads : done;
     if (done < rows) return good;
   }
@@ -237,12 +230,12 @@ std::size_t encode_runs(const RunShape& given, std::span<const RowRun> runs) {
 }
 
 void decode_runs(const RunShape& given, std::span<const RowRun> runs) {
-  const Kernels& kernels = *active_kernels().value();
+  const RowCodec codec = row_codec(given.stored, given.elements);
   const NearestRounding rounding;
   const RunShape shape = widened(given);
   if (has_gaps(shape)) {
     Tile tile(shape);
-    for (const RowRun& run : runs) decode_with_gaps(kernels, shape, run, tile);
+    for (const RowRun& run : runs) decode_with_gaps(codec, shape, run, tile);
     return;
   }
   for (std::size_t i = 0; i < runs.size();) {
@@ -257,7 +250,7 @@ void decode_runs(const RunShape& given, std::span<const RowRun> runs) {
                     run.tokens * static_cast<std::size_t>(row_bytes(shape)));
       }
     } else {
-      decode_group(kernels, shape, runs.subspan(i, count));
+      decode_group(codec, shape, runs.subspan(i, count));
     }
     i += count;
   }

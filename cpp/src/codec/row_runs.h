@@ -15,8 +15,8 @@ namespace kvcache::codec {
 // What all runs of a transfer have in common. Strides are in bytes; `element_stride` is that of the
 // innermost axis, the size of an element where rows have no gaps.
 struct RunShape {
-  DType stored = DType::kF16;    // kF16, or kI8 with a float32 scale a row
-  DType elements = DType::kF16;  // kF32, kF16 or kBf16
+  DType stored = DType::kF16;    // kF32, kF16, kBf16, or kI8 with a float32 scale a row
+  DType elements = DType::kF16;  // kF32, kF16 or kBf16; converts(stored, elements)
   std::size_t heads = 0;
   std::size_t width = 0;
   std::ptrdiff_t token_stride = 0;

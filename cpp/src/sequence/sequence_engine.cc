@@ -123,6 +123,10 @@ Result<std::vector<EngineMove>> SequenceState::find_moves(std::span<const std::i
           const EngineWalk walk(*rows, transfer.places, transfer.start, transfer.stop);
           if (Status status = walk.check(written); !status) rows = status;
         }
+        if (rows && !codec::converts(ref.component->dtype, tensor.dtype)) {
+          rows = Status::invalid_argument("rows of ", dtype_name(ref.component->dtype),
+                                          " cannot be ", dtype_name(tensor.dtype));
+        }
         if (!rows) {
           return Status::invalid_argument("layer ", layers[i], " ",
                                           plan_->decls()[ref.component->decl].component, ": ",
