@@ -47,22 +47,26 @@ using Counts = std::span<const std::uint64_t>;
 
 std::uint64_t count_of(Counts counts, std::size_t row) { return counts.empty() ? 1 : counts[row]; }
 
-// The batch's lock and those of all its sequences.
+// The batch's lock and those of all its sequences, which are of the same process; in a child of it,
+// nothing.
 class BatchLock {
  public:
-  explicit BatchLock(const BatchCore& core) : core_(core) {
-    core_.mutex.lock();
-    for (SequenceCore* member : core_.order) member->mutex.lock();
+  explicit BatchLock(const BatchCore& core) : core_(core), own_(core.mutex.is_own_process()) {
+    if (!own_) return;
+    core_.mutex.own().lock();
+    for (SequenceCore* member : core_.order) member->mutex.own().lock();
   }
   BatchLock(const BatchLock&) = delete;
   BatchLock& operator=(const BatchLock&) = delete;
   ~BatchLock() {
-    for (SequenceCore* member : core_.order) member->mutex.unlock();
-    core_.mutex.unlock();
+    if (!own_) return;
+    for (SequenceCore* member : core_.order) member->mutex.own().unlock();
+    core_.mutex.own().unlock();
   }
 
  private:
   const BatchCore& core_;
+  const bool own_;
 };
 
 Status in_row(std::size_t row, const Status& status) {
@@ -72,7 +76,8 @@ Status in_row(std::size_t row, const Status& status) {
 Status check_open(const BatchCore& core) {
   if (Status status = core.mutex.check_process(); !status) return status;
   for (std::size_t row = 0; row < core.members.size(); ++row) {
-    if (Status status = core.members[row]->check_open(); !status) return in_row(row, status);
+    if (core.members[row]->state) continue;
+    return in_row(row, core.members[row]->check_open());
   }
   return Status::ok();
 }
@@ -80,7 +85,9 @@ Status check_open(const BatchCore& core) {
 Status check_idle(const BatchCore& core, std::string_view call) {
   if (Status status = core.mutex.check_process(); !status) return status;
   for (std::size_t row = 0; row < core.members.size(); ++row) {
-    if (Status status = core.members[row]->check_idle(call); !status) return in_row(row, status);
+    const SequenceCore& member = *core.members[row];
+    if (member.state && !member.verify) continue;
+    return in_row(row, member.check_idle(call));
   }
   return Status::ok();
 }
@@ -115,7 +122,9 @@ Status take_next(BatchCore& core, Counts counts) {
   for (std::size_t row = 0; row < core.members.size(); ++row) {
     SequenceState& state = *core.members[row]->state;
     const std::uint64_t count = count_of(counts, row);
-    if (Status status = state.check_known(count); !status) return in_row(row, status);
+    if (count > state.tokens().size() - state.length()) {
+      return in_row(row, state.check_known(count));
+    }
     core.ahead[row] = {&state, state.length(), state.length() + count};
   }
   return Status::ok();
@@ -209,6 +218,8 @@ Result<Batch> Batch::create(std::span<Sequence* const> sequences) {
   }
   core->shown.resize(core->cache->groups.size());
   core->ahead.resize(sequences.size());
+  // In a child of the process that made them all of them are of no use.
+  if (Status status = core->cache->mutex.check_process(); !status) return status;
   {
     const BatchLock lock(*core);
     if (Status status = check_open(*core); !status) return status;
@@ -340,9 +351,8 @@ Status Batch::advance_in_place(Counts counts) {
   if (Status status = check_counts(core, counts); !status) return status;
   if (Status status = take_next(core, counts); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
-    if (Status status = core.cache->check_in_place(core.ahead[row]); !status) {
-      return in_row(row, status);
-    }
+    if (sequence::pages_ready({&core.ahead[row], 1}, core.cache->groups)) continue;
+    return in_row(row, core.cache->check_in_place(core.ahead[row]));
   }
   for (std::size_t row = 0; row < size(); ++row) {
     static_cast<void>(core.members[row]->state->advance(count_of(counts, row), false));
