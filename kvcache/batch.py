@@ -9,7 +9,7 @@ import numpy as np
 from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_tokens
 from kvcache.errors import InvalidArgumentError
-from kvcache.sequence import Rows, Sequence, as_row_dtype, empty_rows
+from kvcache.sequence import Rows, Sequence, as_row_dtype, empty_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,7 @@ class Batch:
         )
 
     def read(
-        self, layer: int, starts: ArrayLike, counts: ArrayLike, dtype: str = "float16"
+        self, layer: int, starts: ArrayLike, counts: ArrayLike, dtype: str | None = None
     ) -> tuple[Any, ...]:
         """Decode rows ``[starts[i], starts[i] + counts[i])`` of each sequence, one after the other.
 
@@ -133,8 +133,7 @@ class Batch:
         first, each = self._starts(starts), as_counts(counts, "counts")
         self._check(layer, first, each)
         total = len(self) if each is None else int(each.sum())
-        parts = self.sequences[0].plan.paged_components(layer)
-        rows = [empty_rows((total, part.heads, part.width), dtype) for part in parts]
+        rows = empty_parts(self.sequences[0].plan, layer, total, dtype)
         self._core.read(layer, first, each, rows)
         return tuple(rows) if len(rows) > 1 else (rows[0], None)
 
