@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache import models as models
     from kvcache import planner as planner
     from kvcache.admission import *
+    from kvcache.batch import Batch as Batch
     from kvcache.block import *
     from kvcache.budget import *
     from kvcache.cache import Cache as Cache
@@ -46,6 +47,7 @@ _NAMES = {
         "Rejected",
         "apply_admission_policy",
     ],
+    "batch": ["Batch"],
     "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
     "budget": [
         "KvBudget",

@@ -52,6 +52,24 @@ def as_count(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> in
     return count
 
 
+def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
+    """One axis of numbers that are not negative; None stays None."""
+    if value is None:
+        return None
+    array = _as_array(value, name)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.uint64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
+        )
+    if array.dtype.kind == "i" and array.min() < 0:
+        raise InvalidArgumentError(f"{name}: must not be negative, got {array.min()}")
+    if array.max() > 2**63 - 1:
+        raise InvalidArgumentError(f"{name}: must be below 2**63, got {array.max()}")
+    return np.ascontiguousarray(array, dtype=np.uint64)
+
+
 def as_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name}: expected text, got {value!r}")

@@ -15,7 +15,7 @@ from kvcache.pages import PageView
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -39,10 +39,39 @@ _NATURAL_DTYPES = {
 }
 
 
+def as_row_dtype(dtype: Any) -> Any:
+    if dtype is None or (isinstance(dtype, str | np.dtype) and dtype in _ROW_DTYPES):
+        return dtype
+    known = ", ".join(map(repr, _ROW_DTYPES))
+    raise InvalidArgumentError(f"dtype: expected {known}, got {dtype!r}")
+
+
 def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
     if dtype == "bfloat16":
         return _core.Bfloat16Array(np.empty(shape, np.uint16))
     return np.empty(shape, dtype)
+
+
+def empty_parts(plan: StatePlan, layer: int, count: int, dtype: Any) -> list[Any]:
+    """Room for `count` rows of each component of a layer; None for their natural types."""
+    rows = []
+    for part in plan.paged_components(layer):
+        natural = _NATURAL_DTYPES[part.dtype]
+        chosen = natural if dtype is None or natural not in _ROW_DTYPES else dtype
+        rows.append(_empty_rows((count, part.heads, part.width), chosen))
+    return rows
+
+
+def _layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]]:
+    try:
+        return [
+            (as_layer(layer), [part for part in rows if part is not None])
+            for layer, rows in layers.items()
+        ]
+    except (AttributeError, TypeError):
+        raise InvalidArgumentError(
+            f"layers: expected {{layer: (keys, values)}}, got {type(layers).__name__}"
+        ) from None
 
 
 class Sequence:
@@ -56,6 +85,11 @@ class Sequence:
     def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
         self._core = core
         self._plan = plan
+
+    @property
+    def plan(self) -> StatePlan:
+        """Sizes and layout of the cache."""
+        return self._plan
 
     @property
     def cached_tokens(self) -> int:
@@ -135,24 +169,69 @@ class Sequence:
         """
         layer, start = as_layer(layer), as_count(start, "start")
         stop = as_count(stop, "stop")
-        if dtype is not None and (
-            not isinstance(dtype, str | np.dtype) or dtype not in _ROW_DTYPES
-        ):
-            raise InvalidArgumentError(
-                f"dtype: expected {', '.join(map(repr, _ROW_DTYPES))}, got {dtype!r}"
-            )
-        if not start <= stop <= self._core.written(layer):
-            raise InvalidArgumentError(
-                f"positions [{start}, {stop}) of layer {layer} are not within the "
-                f"{self._core.written(layer)} written ones"
-            )
-        rows = []
-        for part in self._plan.paged_components(layer):
-            natural = _NATURAL_DTYPES[part.dtype]
-            chosen = natural if dtype is None or natural not in _ROW_DTYPES else dtype
-            rows.append(_empty_rows((stop - start, part.heads, part.width), chosen))
+        dtype = as_row_dtype(dtype)
+        self._check_written(layer, start, stop)
+        rows = empty_parts(self._plan, layer, stop - start, dtype)
         self._core.read(layer, start, rows)
         return tuple(rows) if len(rows) > 1 else (rows[0], None)
+
+    def write_layers(self, start: int, layers: Mapping[int, Iterable[Rows]]) -> None:
+        """Store the same positions of several layers by one call, for all layers or for none.
+
+        Args:
+            start: first position, as in `write`.
+            layers: for each layer what `write` takes: keys, values, index keys.
+
+        Raises:
+            OutOfCapacityError: not all pages are to be had.
+            NonFiniteError: an INT8 row is not finite; rows of these layers from ``start`` on that
+                were there before must be written again.
+            InvalidArgumentError: shape, position, layers of unequal rows, or closed.
+        """
+        _core.write_layers(self._core, as_count(start, "start"), _layers(layers))
+
+    def read_layers(
+        self, layers: Iterable[int], start: int, stop: int, dtype: str | None = None
+    ) -> dict[int, tuple[Any, ...]]:
+        """Decode the same positions of several layers by one call.
+
+        Args:
+            layers: indices of decoder layers.
+            start: first position.
+            stop: one past the last position.
+            dtype: as in `read`.
+
+        Returns:
+            For each layer what `read` returns.
+
+        Raises:
+            NotFoundError: positions have left a layer's window.
+            InvalidArgumentError: positions not written, unknown layer or dtype, or closed.
+        """
+        start, stop = as_count(start, "start"), as_count(stop, "stop")
+        dtype = as_row_dtype(dtype)
+        rows: dict[int, list[Any]] = {}
+        for layer in map(as_layer, layers):
+            self._check_written(layer, start, stop)
+            rows[layer] = empty_parts(self._plan, layer, stop - start, dtype)
+        _core.read_layers(self._core, start, list(rows.items()))
+        return {
+            layer: tuple(parts) if len(parts) > 1 else (parts[0], None)
+            for layer, parts in rows.items()
+        }
+
+    def prepare(self, positions: int) -> None:
+        """Take the pages of the next positions, in every group.
+
+        They are then the sequence's own: kernels may store rows in them (`Cache.pages` tells where;
+        from C, C++ or Cython), no later `write` of these positions runs out of pages, and their
+        entries in the block tables stay as they are until `truncate` or `close`.
+
+        Raises:
+            OutOfCapacityError: not all pages are to be had; none was taken.
+            InvalidArgumentError: more positions than known tokens, or closed.
+        """
+        _core.prepare(self._core, as_count(positions, "positions"))
 
     def block_table(self, group: int) -> NDArray[np.int32]:
         """The page of each block in one group, for kernels that go by `Cache.pages`.
@@ -281,13 +360,23 @@ class Sequence:
         """
         return self._core.state(as_layer(layer), as_text(name, "name"))
 
-    def advance(self, positions: int) -> None:
+    def advance(self, positions: int, *, in_place: bool = False) -> None:
         """The next ``positions`` are complete in every layer, and the fixed-size state is there.
 
+        Args:
+            positions: how many.
+            in_place: their rows were stored in prepared pages by kernels of the caller, not by
+                `write`; what the pages hold is taken as it is.
+
         Raises:
-            InvalidArgumentError: a layer's rows are missing, or the tokens are not known.
+            InvalidArgumentError: a layer's rows are missing, or the tokens are not known; in place,
+                the pages were not prepared.
         """
-        self._core.advance(as_count(positions, "positions"))
+        count = as_count(positions, "positions")
+        if in_place:
+            _core.advance_in_place(self._core, count)
+        else:
+            self._core.advance(count)
 
     def snapshot(self) -> int:
         """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
@@ -386,6 +475,15 @@ class Sequence:
     def is_open(self) -> bool:
         """False once closed."""
         return self._core.is_open
+
+    def _check_written(self, layer: int, start: int, stop: int) -> None:
+        """Before room is made for rows that are not there."""
+        written = self._core.written(layer)
+        if not start <= stop <= written:
+            raise InvalidArgumentError(
+                f"positions [{start}, {stop}) of layer {layer} are not within the "
+                f"{written} written ones"
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,9 @@
 #include <pybind11/pybind11.h>
 
+#include <exception>
+#include <new>
+#include <stdexcept>
+
 #include "kvcache/status.h"
 #include "unwrap.h"
 
@@ -31,6 +35,12 @@ const char* error_class(kvcache::StatusCode code) {
   return "InternalError";
 }
 
+// As the C face has it: memory of the process is a capacity too.
+void set_out_of_memory(const char* text) {
+  const py::object type = py::module_::import("kvcache.errors").attr("OutOfCapacityError");
+  PyErr_SetString(type.ptr(), text);
+}
+
 }  // namespace
 
 void bind_status(py::module_& m) {
@@ -46,6 +56,10 @@ void bind_status(py::module_& m) {
       const auto message = py::reinterpret_steal<py::object>(
           PyUnicode_DecodeUTF8(text.data(), length, "backslashreplace"));
       if (message) PyErr_SetObject(type.ptr(), message.ptr());
+    } catch (const std::bad_alloc&) {
+      set_out_of_memory("the process is out of memory");
+    } catch (const std::length_error&) {
+      set_out_of_memory("more elements than memory can hold");
     }
   });
   // For the test that every code has a class.

@@ -11,6 +11,7 @@ void bind_cache(py::module_& m);
 void bind_page_pool(py::module_& m);
 void bind_sequence(py::module_& m);
 void bind_pages(py::module_& m);
+void bind_batch(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_engine_layout(py::module_& m);
@@ -31,6 +32,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_cache(m);
   bind_pages(m);
   bind_page_pool(m);
+  bind_batch(m);
   bind_verify(m);
   bind_engine_layout(m);
 }

@@ -29,6 +29,67 @@ static int ring_test(kvcache_sequence* sequence) {
   return 0;
 }
 
+/* Two sequences decode six tokens: their rows are stored in place, through the batch's table. */
+static int decode_in_place(kvcache_cache* cache) {
+  const int32_t prompt[2] = {1, 2};
+  const uint64_t counts[2] = {2, 2};
+  const int32_t* table = NULL;
+  int32_t own[8];
+  size_t columns = 0, blocks = 0;
+  uint64_t lengths[2];
+  uint16_t half;
+  kvcache_sequence* sequences[2] = {NULL, NULL};
+  kvcache_sequence* twice[2];
+  kvcache_batch* batch = NULL;
+  kvcache_page_memory pages;
+  static uint16_t read[2][6][kHeads][kWidth];
+  kvcache_rows rows[2] = {
+      {read[0], KVCACHE_F16, 6, kHeads, kWidth, sizeof read[0][0], sizeof read[0][0][0]},
+      {read[1], KVCACHE_F16, 6, kHeads, kWidth, sizeof read[0][0], sizeof read[0][0][0]}};
+  const uint64_t starts[2] = {0, 2}, each[2] = {4, 2};
+  uint64_t p;
+  int i;
+  CHECK(kvcache_sequence_open(cache, prompt, 2, "a", 1, &sequences[0]) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, prompt, 2, "b", 1, &sequences[1]) == KVCACHE_OK);
+  twice[0] = twice[1] = sequences[0];
+  CHECK(kvcache_batch_create(twice, 2, &batch) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_batch_create(sequences, 2, &batch) == KVCACHE_OK);
+  CHECK(kvcache_cache_pages(cache, 0, "attention.latent", &pages) == KVCACHE_NOT_FOUND);
+  CHECK(kvcache_cache_pages(cache, 0, "attention.keys", &pages) == KVCACHE_OK);
+  CHECK(pages.block_tokens == 4 && pages.heads == kHeads && pages.width == kWidth);
+  CHECK(pages.dtype == KVCACHE_F16 && pages.scales == NULL);
+  CHECK(kvcache_batch_advance_in_place(batch, counts) == KVCACHE_INVALID_ARGUMENT);
+  for (p = 0; p < 6; ++p) {
+    const int32_t next[2] = {3, 4};
+    CHECK(kvcache_batch_prepare(batch, NULL) == KVCACHE_OK);
+    CHECK(kvcache_batch_block_table(batch, pages.group, &table, &columns) == KVCACHE_OK);
+    for (i = 0; i < 2; ++i) {
+      char* row = (char*)pages.rows +
+                  (uint64_t)table[(size_t)i * columns + p / 4] * pages.page_stride +
+                  p % 4 * pages.token_stride;
+      half = (uint16_t)(p * 2 + (uint64_t)i);
+      memcpy(row, &half, sizeof half);
+    }
+    CHECK(kvcache_batch_advance_in_place(batch, NULL) == KVCACHE_OK);
+    CHECK(kvcache_batch_extend(batch, next, 2, NULL) == KVCACHE_OK);
+  }
+  CHECK(kvcache_batch_lengths(batch, lengths) == KVCACHE_OK);
+  CHECK(lengths[0] == 6 && lengths[1] == 6);
+  CHECK(kvcache_batch_read(batch, 0, starts, each, rows, 2) == KVCACHE_OK);
+  CHECK(read[0][3][0][0] == 6 && read[0][4][0][0] == 5 && read[0][5][0][0] == 7);
+  CHECK(kvcache_sequence_block_table(sequences[1], 0, own, 1, &blocks) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(blocks == 2);
+  CHECK(kvcache_sequence_block_table(sequences[1], 0, own, 8, &blocks) == KVCACHE_OK);
+  CHECK(own[0] == table[columns] && own[1] == table[columns + 1]);
+  kvcache_sequence_close(sequences[0]);
+  CHECK(kvcache_batch_prepare(batch, NULL) == KVCACHE_INVALID_ARGUMENT);
+  kvcache_batch_destroy(batch);
+  CHECK(kvcache_sequence_prepare(sequences[1], 1) == KVCACHE_OK);
+  CHECK(kvcache_sequence_advance_in_place(sequences[1], 1) == KVCACHE_OK);
+  kvcache_sequence_close(sequences[1]);
+  return 0;
+}
+
 int main(void) {
   const uint64_t kv_shape[2] = {kHeads, kWidth};
   const uint64_t state_shape[3] = {2, 4, 4};
@@ -89,6 +150,7 @@ int main(void) {
   CHECK(memcmp(read[1], values, (kTokens - 1) * sizeof keys[0]) == 0);
   CHECK(kvcache_sequence_state(sequence, 1, "state.recurrent", &state, &state_bytes) == KVCACHE_OK);
   CHECK(((const unsigned char*)state)[5] == 0x3f);
+  CHECK(decode_in_place(cache) == 0);
   kvcache_cache_destroy(cache); /* before its sequence: allowed */
   CHECK(kvcache_sequence_length(sequence) == kTokens - 1);
   kvcache_sequence_close(sequence);

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.declarations import recurrent
+from support.declarations import paged, recurrent
 from support.filled import MODELS, Array, fill, make_cache, paged_layers, prompt, run
 
 import kvcache
@@ -69,15 +69,7 @@ def test_a_kernel_gathers_through_the_block_table(model: str) -> None:
 
 @pytest.mark.parametrize("width", [8, 72, 200, 1000, 1544])
 def test_pages_of_any_size_have_one_stride(width: int) -> None:
-    declaration = kvcache.StateDecl(
-        id="k",
-        layer=0,
-        component="attention.keys",
-        kind=kvcache.StateKind.PAGED_KV,
-        section=kvcache.Section.MAIN,
-        dtype=kvcache.DType.F16,
-        shape=(1, width),
-    )
+    declaration = paged(0, "attention.keys", 1, width)
     cache = kvcache.Cache(kvcache.StatePlan([declaration], memory="4MiB", block_tokens=4))
     tokens = prompt(400)
     sequence = cache.open(tokens)
@@ -261,3 +253,22 @@ def test_a_state_of_too_many_axes_is_refused_by_its_view() -> None:
     ):
         sequence.state(0, "state.recurrent")
     assert cache.stats().slots == 0
+
+
+def test_bfloat16_pages_leave_as_bits_and_by_dlpack() -> None:
+    declaration = paged(0, "attention.keys", 2, 8, dtype=kvcache.DType.BF16)
+    cache = kvcache.Cache(kvcache.StatePlan([declaration], memory="1MiB", block_tokens=4))
+    bits = np.arange(96, dtype=np.uint16).reshape(6, 2, 8)
+    with cache.open(prompt(6)) as sequence:
+        sequence.write(0, 0, kvcache._core.Bfloat16Array(bits))
+        [first, second] = sequence.views(0, 0, 6)[0]
+        memory = cache.pages(0, "attention.keys")
+        page = sequence.block_table(0)[1]
+        assert np.array_equal(first.rows.bits, bits[:4])
+        assert np.array_equal(second.rows.bits, bits[4:])
+        assert np.array_equal(memory.rows.bits[page, :2], bits[4:])
+        with pytest.raises(ValueError, match="read-only"):
+            first.rows.bits[0] = 1
+        assert memory.rows.__dlpack_device__() == (1, 0)
+        shape, dtype = kvcache._core.describe_array(first.rows, "rows")
+        assert (tuple(shape), dtype) == ((4, 2, 8), "bf16")

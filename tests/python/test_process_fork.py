@@ -20,7 +20,7 @@ from model.driver import AMPLE, make_driver
 from model.soak import step
 from support.forked import in_child
 
-from kvcache import Cache, KVCacheError, Sequence, VerifySession
+from kvcache import Batch, Cache, KVCacheError, Sequence, VerifySession
 
 Call = Callable[[Any], object]
 ROWS = np.zeros((1, 2, 4), np.float16)
@@ -43,6 +43,9 @@ CALLS: dict[type, dict[str, Call]] = {
         "extend": lambda seq: seq.extend([3]),
         "write": lambda seq: seq.write(0, 0, ROWS, VALUES),
         "read": lambda seq: seq.read(0, 0, 1),
+        "write_layers": lambda seq: seq.write_layers(0, {0: (ROWS, VALUES)}),
+        "read_layers": lambda seq: seq.read_layers([0], 0, 0),
+        "prepare": lambda seq: seq.prepare(1),
         "block_table": lambda seq: seq.block_table(0),
         "views": lambda seq: seq.views(0, 0, 0),
         "state": lambda seq: seq.state(1, "state.recurrent"),
@@ -57,6 +60,15 @@ CALLS: dict[type, dict[str, Call]] = {
         "recorded": lambda seq: seq.recorded,
         "begin_verify": lambda seq: seq.begin_verify([]),
     },
+    Batch: {
+        "lengths": lambda batch: batch.lengths,
+        "extend": lambda batch: batch.extend([3]),
+        "prepare": lambda batch: batch.prepare(),
+        "write": lambda batch: batch.write(0, ROWS, VALUES, starts=[0]),
+        "read": lambda batch: batch.read(0, [0], [0]),
+        "advance": lambda batch: batch.advance(),
+        "block_table": lambda batch: batch.block_table(0),
+    },
     VerifySession: {
         "write": lambda session: session.write(0, ROWS, VALUES),
         "state": lambda session: session.state(0, 1, "state.recurrent"),
@@ -67,7 +79,8 @@ CALLS: dict[type, dict[str, Call]] = {
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
     Cache: {"plan", "policy"},
-    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close"},
+    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan"},
+    Batch: {"sequences"},
     VerifySession: {"rows", "tokens", "positions", "is_open"},
 }
 
@@ -79,6 +92,7 @@ def handles() -> dict[type, Any]:
     return {
         Cache: cache,
         Sequence: cache.open([1, 2]),
+        Batch: Batch([cache.open([9])]),
         VerifySession: busy.begin_verify([8]),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }
@@ -100,7 +114,7 @@ def test_every_call_is_refused_in_a_child() -> None:
                     call(made[kind])
 
     assert in_child(child) == ""
-    assert made[Cache].stats().open_sequences == 2  # the view's is closed
+    assert made[Cache].stats().open_sequences == 3  # the view's is closed
 
 
 def test_a_child_drops_handles_without_a_trace() -> None:

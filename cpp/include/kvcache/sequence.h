@@ -30,6 +30,17 @@ struct StateView {
   std::shared_ptr<void> pin;
 };
 
+// The rows of one layer, for calls that take several: one view for each component in declared
+// order.
+struct LayerRows {
+  std::int32_t layer = -1;
+  std::span<const codec::RowsView> components;
+};
+struct MutableLayerRows {
+  std::int32_t layer = -1;
+  std::span<const codec::MutableRowsView> components;
+};
+
 // The live state of one sequence, made by Cache::open(). Once it is closed, every call that returns
 // a status or a result is kInvalidArgument.
 class Sequence {
@@ -57,6 +68,16 @@ class Sequence {
   // kNotFound: they have left the layer's window.
   Status read(std::int32_t layer, std::uint64_t start,
               std::span<const codec::MutableRowsView> components) const;
+  // The same for several layers at once, for all or for none: pages are taken for all of them
+  // first. kNonFinite: rows of these layers at and past `start` that were there must be written
+  // again. kInvalidArgument: also a layer named twice.
+  Status write_layers(std::uint64_t start, std::span<const LayerRows> layers);
+  Status read_layers(std::uint64_t start, std::span<const MutableLayerRows> layers) const;
+  // Makes the pages of the next positions the sequence's own, in every group, so that kernels may
+  // store their rows in place and no later write() of them runs out of pages. Entries of the block
+  // tables for these positions stay as they are until truncate() or close().
+  // kInvalidArgument: more positions than known tokens. kOutOfCapacity: nothing changed.
+  Status prepare(std::uint64_t positions);
   // The pages of one group by block, -1 where a window has passed: a copy, which no later call
   // changes. Pages stay where they are until the sequence is truncated or closed, but for two:
   // those behind a window, and the last one while it is shared, which the next write copies.
@@ -80,6 +101,9 @@ class Sequence {
   Result<StateView> state(std::int32_t layer, std::string_view name) const;
   // The next `positions` are complete. kInvalidArgument: a layer's rows are missing.
   Status advance(std::uint64_t positions);
+  // The same for rows that kernels have stored in the pages themselves. kInvalidArgument: the pages
+  // are not the sequence's own; prepare() makes them so.
+  Status advance_in_place(std::uint64_t positions);
   // Copies the fixed-size state at length(); publish() makes it visible. Returns length(). For a
   // model without such state there is nothing to copy. kOutOfCapacity: no room for the copy.
   Result<std::uint64_t> snapshot();
@@ -120,6 +144,7 @@ class Sequence {
   Status check_process() const;
 
  private:
+  friend class Batch;
   friend class Cache;
 
   explicit Sequence(std::shared_ptr<SequenceCore> core);

@@ -66,6 +66,12 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   // What happened, the numbers, and the knob to turn. Empty when ok.
   const std::string& message() const { return message_; }
+  // The same with text before its message, such as which of many it concerns.
+  Status prefixed(const std::string& text) const {
+    Status status = *this;
+    status.message_.insert(0, text);
+    return status;
+  }
 
  private:
   template <typename... Parts>

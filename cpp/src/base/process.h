@@ -36,6 +36,8 @@ class ProcessMutex {
   void unlock() {
     if (is_own_process()) mutex_.unlock();
   }
+  // The mutex itself, for who takes many. REQUIRES: is_own_process().
+  std::mutex& own() { return mutex_; }
 
  private:
   const std::uint64_t generation_ = fork_generation();

@@ -1,45 +1,27 @@
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kvcache/c.h"
-#include "kvcache/cache.h"
+#include "c_api/handles.h"
 #include "kvcache/version.h"
 
 using kvcache::Cache;
 using kvcache::DType;
-using kvcache::Sequence;
 using kvcache::StateDecl;
 using kvcache::StateKind;
 using kvcache::StatePlan;
 using kvcache::Status;
-
-struct kvcache_cache {
-  std::unique_ptr<Cache> cache;
-};
-
-struct kvcache_sequence {
-  Sequence sequence;
-};
+using kvcache::c_api::done;
+using kvcache::c_api::fail;
+using kvcache::c_api::guarded;
+using kvcache::c_api::is_dtype;
+using kvcache::c_api::null_argument;
+using kvcache::c_api::views_from;
 
 namespace {
 
-thread_local std::string last_error;
-
-kvcache_status fail(const Status& status) {
-  last_error = status.message();
-  return static_cast<kvcache_status>(status.code());
-}
-
-kvcache_status done(const Status& status) { return status.is_ok() ? KVCACHE_OK : fail(status); }
-
-kvcache_status null_argument(const char* name) {
-  return fail(Status::invalid_argument(name, " is NULL"));
-}
-
-// An int of C may hold any number; only those that are members of the enumeration pass.
-bool is_dtype(int value) { return value >= KVCACHE_F32 && value <= KVCACHE_I8; }
+thread_local std::string last_message;
+thread_local const char* last_error = "";
 
 kvcache::Result<StateDecl> decl_from(const kvcache_state_decl& decl) {
   if (decl.id == nullptr || decl.component == nullptr || decl.shape == nullptr) {
@@ -64,31 +46,36 @@ kvcache::Result<StateDecl> decl_from(const kvcache_state_decl& decl) {
   return result;
 }
 
-// View: codec::RowsView or codec::MutableRowsView.
-template <typename View>
-kvcache::Result<std::vector<View>> views_from(const kvcache_rows* rows, std::size_t count) {
-  std::vector<View> views;
-  for (std::size_t i = 0; i < count; ++i) {
-    const kvcache_rows& from = rows[i];
-    if (from.data == nullptr && from.tokens > 0) {
-      return Status::invalid_argument("components[", i, "].data is NULL");
-    }
-    if (!is_dtype(from.dtype)) {
-      return Status::invalid_argument("components[", i, "].dtype is not known");
-    }
-    views.push_back({from.data, static_cast<DType>(from.dtype), from.tokens, from.heads, from.width,
-                     from.token_stride, from.head_stride});
-  }
-  return views;
+}  // namespace
+
+namespace kvcache::c_api {
+
+kvcache_status fail_text(kvcache_status code, const char* literal) noexcept {
+  last_error = literal;
+  return code;
 }
 
-}  // namespace
+kvcache_status fail(const Status& status) noexcept {
+  try {
+    last_message = status.message();
+  } catch (const std::exception&) {
+    return fail_text(static_cast<kvcache_status>(status.code()), "no memory for a message");
+  }
+  last_error = last_message.c_str();
+  return static_cast<kvcache_status>(status.code());
+}
+
+kvcache_status null_argument(const char* name) noexcept {
+  return guarded([&] { return fail(Status::invalid_argument(name, " is NULL")); });
+}
+
+}  // namespace kvcache::c_api
 
 extern "C" {
 
 const char* kvcache_version(void) { return KVCACHE_VERSION; }
 
-const char* kvcache_last_error(void) { return last_error.c_str(); }
+const char* kvcache_last_error(void) { return last_error; }
 
 const char* kvcache_status_name(kvcache_status status) {
   switch (status) {
@@ -116,50 +103,56 @@ const char* kvcache_status_name(kvcache_status status) {
 
 kvcache_status kvcache_cache_create(const kvcache_state_decl* decls, size_t decl_count,
                                     const kvcache_options* options, kvcache_cache** out) {
-  if (decls == nullptr || options == nullptr || out == nullptr) {
-    return null_argument("decls, options or out");
-  }
-  std::vector<StateDecl> list;
-  for (std::size_t i = 0; i < decl_count; ++i) {
-    auto decl = decl_from(decls[i]);
-    if (!decl) return fail(decl.status());
-    list.push_back(std::move(decl).value());
-  }
-  auto plan = StatePlan::create(std::move(list), {options->memory_bytes, options->block_tokens,
-                                                  options->sequences, options->ring_depth});
-  if (!plan) return fail(plan.status());
-  auto cache = Cache::create(std::move(plan).value(),
-                             {.policy = options->policy == nullptr ? "lru" : options->policy});
-  if (!cache) return fail(cache.status());
-  *out = new kvcache_cache{std::move(cache).value()};
-  return KVCACHE_OK;
+  return guarded([&]() -> kvcache_status {
+    if (decls == nullptr || options == nullptr || out == nullptr) {
+      return null_argument("decls, options or out");
+    }
+    std::vector<StateDecl> list;
+    for (std::size_t i = 0; i < decl_count; ++i) {
+      auto decl = decl_from(decls[i]);
+      if (!decl) return fail(decl.status());
+      list.push_back(std::move(decl).value());
+    }
+    auto plan = StatePlan::create(std::move(list), {options->memory_bytes, options->block_tokens,
+                                                    options->sequences, options->ring_depth});
+    if (!plan) return fail(plan.status());
+    auto cache = Cache::create(std::move(plan).value(),
+                               {.policy = options->policy == nullptr ? "lru" : options->policy});
+    if (!cache) return fail(cache.status());
+    *out = new kvcache_cache{std::move(cache).value()};
+    return KVCACHE_OK;
+  });
 }
 
 void kvcache_cache_destroy(kvcache_cache* cache) { delete cache; }
 
 kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* out) {
-  if (cache == nullptr || out == nullptr) return null_argument("cache or out");
-  if (Status status = cache->cache->check_process(); !status) return fail(status);
-  const kvcache::CacheStats stats = cache->cache->stats();
-  *out = {stats.budget_bytes,      stats.committed_bytes, stats.peak_bytes,
-          stats.used_bytes,        stats.open_sequences,  stats.indexed_blocks,
-          stats.indexed_snapshots, stats.evicted_blocks,  stats.evicted_snapshots};
-  return KVCACHE_OK;
+  return guarded([&]() -> kvcache_status {
+    if (cache == nullptr || out == nullptr) return null_argument("cache or out");
+    if (Status status = cache->cache->check_process(); !status) return fail(status);
+    const kvcache::CacheStats stats = cache->cache->stats();
+    *out = {stats.budget_bytes,      stats.committed_bytes, stats.peak_bytes,
+            stats.used_bytes,        stats.open_sequences,  stats.indexed_blocks,
+            stats.indexed_snapshots, stats.evicted_blocks,  stats.evicted_snapshots};
+    return KVCACHE_OK;
+  });
 }
 
 kvcache_status kvcache_sequence_open(kvcache_cache* cache, const int32_t* tokens,
                                      size_t token_count, const void* space, size_t space_bytes,
                                      kvcache_sequence** out) {
-  if (cache == nullptr || out == nullptr || (tokens == nullptr && token_count > 0) ||
-      (space == nullptr && space_bytes > 0)) {
-    return null_argument("cache, tokens, space or out");
-  }
-  kvcache::PrefixSpace name;
-  if (space != nullptr) name.name.assign(static_cast<const char*>(space), space_bytes);
-  auto sequence = cache->cache->open({tokens, token_count}, name);
-  if (!sequence) return fail(sequence.status());
-  *out = new kvcache_sequence{std::move(sequence).value()};
-  return KVCACHE_OK;
+  return guarded([&]() -> kvcache_status {
+    if (cache == nullptr || out == nullptr || (tokens == nullptr && token_count > 0) ||
+        (space == nullptr && space_bytes > 0)) {
+      return null_argument("cache, tokens, space or out");
+    }
+    kvcache::PrefixSpace name;
+    if (space != nullptr) name.name.assign(static_cast<const char*>(space), space_bytes);
+    auto sequence = cache->cache->open({tokens, token_count}, name);
+    if (!sequence) return fail(sequence.status());
+    *out = new kvcache_sequence{std::move(sequence).value()};
+    return KVCACHE_OK;
+  });
 }
 
 void kvcache_sequence_close(kvcache_sequence* sequence) { delete sequence; }
@@ -174,77 +167,101 @@ uint64_t kvcache_sequence_length(const kvcache_sequence* sequence) {
 
 kvcache_status kvcache_sequence_extend(kvcache_sequence* sequence, const int32_t* tokens,
                                        size_t token_count) {
-  if (sequence == nullptr || (tokens == nullptr && token_count > 0)) {
-    return null_argument("sequence or tokens");
-  }
-  return done(sequence->sequence.extend({tokens, token_count}));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || (tokens == nullptr && token_count > 0)) {
+      return null_argument("sequence or tokens");
+    }
+    return done(sequence->sequence.extend({tokens, token_count}));
+  });
 }
 
 kvcache_status kvcache_sequence_write(kvcache_sequence* sequence, int32_t layer, uint64_t start,
                                       const kvcache_rows* components, size_t component_count) {
-  if (sequence == nullptr || components == nullptr) return null_argument("sequence or components");
-  const auto views = views_from<kvcache::codec::RowsView>(components, component_count);
-  if (!views) return fail(views.status());
-  return done(sequence->sequence.write(layer, start, *views));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || components == nullptr)
+      return null_argument("sequence or components");
+    const auto views = views_from<kvcache::codec::RowsView>(components, component_count);
+    if (!views) return fail(views.status());
+    return done(sequence->sequence.write(layer, start, *views));
+  });
 }
 
 kvcache_status kvcache_sequence_read(const kvcache_sequence* sequence, int32_t layer,
                                      uint64_t start, const kvcache_rows* components,
                                      size_t component_count) {
-  if (sequence == nullptr || components == nullptr) return null_argument("sequence or components");
-  const auto views = views_from<kvcache::codec::MutableRowsView>(components, component_count);
-  if (!views) return fail(views.status());
-  return done(sequence->sequence.read(layer, start, *views));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || components == nullptr)
+      return null_argument("sequence or components");
+    const auto views = views_from<kvcache::codec::MutableRowsView>(components, component_count);
+    if (!views) return fail(views.status());
+    return done(sequence->sequence.read(layer, start, *views));
+  });
 }
 
 kvcache_status kvcache_sequence_state(const kvcache_sequence* sequence, int32_t layer,
                                       const char* name, void** out_data, uint64_t* out_bytes) {
-  if (sequence == nullptr || name == nullptr || out_data == nullptr || out_bytes == nullptr) {
-    return null_argument("sequence, name, out_data or out_bytes");
-  }
-  const auto view = sequence->sequence.state(layer, name);
-  if (!view) return fail(view.status());
-  *out_data = view->data;
-  *out_bytes = view->component->bytes;
-  return KVCACHE_OK;
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || name == nullptr || out_data == nullptr || out_bytes == nullptr) {
+      return null_argument("sequence, name, out_data or out_bytes");
+    }
+    const auto view = sequence->sequence.state(layer, name);
+    if (!view) return fail(view.status());
+    *out_data = view->data;
+    *out_bytes = view->component->bytes;
+    return KVCACHE_OK;
+  });
 }
 
 kvcache_status kvcache_sequence_advance(kvcache_sequence* sequence, uint64_t positions) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.advance(positions));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.advance(positions));
+  });
 }
 
 kvcache_status kvcache_sequence_snapshot(kvcache_sequence* sequence) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.snapshot().status());
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.snapshot().status());
+  });
 }
 
 kvcache_status kvcache_sequence_publish(kvcache_sequence* sequence) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.publish());
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.publish());
+  });
 }
 
 kvcache_status kvcache_sequence_fork(kvcache_sequence* sequence, kvcache_sequence** out) {
-  if (sequence == nullptr || out == nullptr) return null_argument("sequence or out");
-  auto child = sequence->sequence.fork();
-  if (!child) return fail(child.status());
-  *out = new kvcache_sequence{std::move(child).value()};
-  return KVCACHE_OK;
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || out == nullptr) return null_argument("sequence or out");
+    auto child = sequence->sequence.fork();
+    if (!child) return fail(child.status());
+    *out = new kvcache_sequence{std::move(child).value()};
+    return KVCACHE_OK;
+  });
 }
 
 kvcache_status kvcache_sequence_truncate(kvcache_sequence* sequence, uint64_t position) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.truncate(position));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.truncate(position));
+  });
 }
 
 kvcache_status kvcache_sequence_record(kvcache_sequence* sequence) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.record().status());
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.record().status());
+  });
 }
 
 kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position) {
-  if (sequence == nullptr) return null_argument("sequence");
-  return done(sequence->sequence.rollback(position));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr) return null_argument("sequence");
+    return done(sequence->sequence.rollback(position));
+  });
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "cache/cache_core.h"
@@ -20,6 +21,16 @@ std::string space_key(const PrefixSpace& space) {
   return key;
 }
 
+namespace {
+
+std::vector<std::size_t> first_numbers(std::size_t count) {
+  std::vector<std::size_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  return numbers;
+}
+
+}  // namespace
+
 // ---- CacheCore --------------------------------------------------------------------------------
 
 CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
@@ -28,6 +39,7 @@ CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
     : plan(std::move(plan_value)),
       backing(has_backing),
       layers(plan),
+      groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
       pools(arena::map_pools(plan, *arena)),
       index(plan, pools, std::move(policy)) {}

@@ -8,14 +8,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "arena/pool_map.h"
 #include "base/process.h"
 #include "kvcache/cache.h"
 #include "prefix/radix_index.h"
 #include "sequence/layer_map.h"
+#include "sequence/pages_ahead.h"
 #include "sequence/sequence_state.h"
 #include "speculate/verify.h"
 
@@ -37,9 +40,17 @@ class CacheCore final : public arena::ItemSource {
   // Locked. kOutOfCapacity: as many sequences are open as the plan allows.
   Status check_sequences() const;
 
+  // Own, for every sequence named. Makes the blocks of all rows writable, their shared rows copied;
+  // the cache's lock is taken where pages are. kOutOfCapacity: no block table is changed.
+  Status make_writable(std::span<const sequence::RowsAhead> rows,
+                       std::span<const std::size_t> groups);
+  // Own. Why rows may not be declared complete in place.
+  Status check_in_place(const sequence::RowsAhead& rows) const;
+
   const StatePlan plan;
   const bool backing;
   const sequence::LayerMap layers;
+  const std::vector<std::size_t> groups;  // 0, 1, ... of the plan
 
   mutable ProcessMutex mutex;
   const std::unique_ptr<arena::Arena> arena;

@@ -11,36 +11,60 @@ void BlockTable::adopt(std::vector<ItemId> pages) {
   KVCACHE_CHECK(pages_.empty());
   pages_ = std::move(pages);
   owned_.assign(pages_.size(), false);
+  ++version_;
+}
+
+std::size_t BlockTable::missing(std::size_t first, std::size_t last) const {
+  KVCACHE_CHECK(first <= pages_.size());
+  std::size_t count = last + 1 - std::min(std::max(first, pages_.size()), last + 1);
+  for (std::size_t block = first; block < std::min(last + 1, pages_.size()); ++block) {
+    count += owned_[block] ? 0 : 1;
+  }
+  return count;
+}
+
+void BlockTable::reserve(std::size_t blocks) {
+  if (blocks <= pages_.capacity() && blocks <= owned_.capacity()) return;
+  const std::size_t room = std::max(blocks, 2 * pages_.size());
+  pages_.reserve(room);
+  owned_.reserve(room);
 }
 
 Status BlockTable::make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
                                  std::vector<PageCopy>& copies) {
-  KVCACHE_CHECK(first <= pages_.size());
-  std::vector<std::pair<std::size_t, ItemId>> fresh;
-  for (std::size_t block = first; block <= last; ++block) {
-    if (block < pages_.size() && owned_[block]) continue;
+  std::vector<ItemId> fresh(missing(first, last), kNoItem);
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
     auto page = source.allocate(*pool_);
     if (!page) {
-      for (const auto& [unused, id] : fresh) pool_->release(id);
+      while (i > 0) pool_->release(fresh[--i]);
       return page.status();
     }
-    fresh.emplace_back(block, *page);
+    fresh[i] = *page;
   }
-  for (const auto& [block, id] : fresh) {
+  take(first, last, fresh, copies);
+  return Status::ok();
+}
+
+void BlockTable::take(std::size_t first, std::size_t last, std::span<const ItemId> fresh,
+                      std::vector<PageCopy>& copies) {
+  auto next = fresh.begin();
+  for (std::size_t block = first; block <= last; ++block) {
     if (block == pages_.size()) {
-      pages_.push_back(id);
+      pages_.push_back(*next++);
       owned_.push_back(true);
       continue;
     }
+    if (owned_[block]) continue;
     // A hole holds nothing to copy: behind a window of 1 a block may be entered half way.
     if (pages_[block] != kNoItem) {
-      copies.push_back({.group = 0, .from = pages_[block], .to = id, .rows = 0});
+      copies.push_back({.group = 0, .from = pages_[block], .to = *next, .rows = 0});
     }
-    pages_[block] = id;
+    pages_[block] = *next++;
     owned_[block] = true;
     trimmed_ = std::min(trimmed_, block);
+    ++version_;
   }
-  return Status::ok();
+  KVCACHE_CHECK(next == fresh.end());
 }
 
 void BlockTable::trim(std::size_t first, std::size_t last) {
@@ -49,10 +73,12 @@ void BlockTable::trim(std::size_t first, std::size_t last) {
     pool_->release(pages_[trimmed_]);
     pages_[trimmed_] = kNoItem;
     owned_[trimmed_] = false;
+    ++version_;
   }
 }
 
 void BlockTable::cut(std::size_t blocks) {
+  if (pages_.size() > blocks) ++version_;
   while (pages_.size() > blocks) {
     if (pages_.back() != kNoItem) pool_->release(pages_.back());
     pages_.pop_back();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "arena/pool_map.h"
@@ -31,6 +32,8 @@ class BlockTable {
 
   const std::vector<ItemId>& pages() const { return pages_; }
   std::size_t blocks() const { return pages_.size(); }
+  // Changes when an entry does; adding entries at the end does not count.
+  std::uint64_t version() const { return version_; }
 
   // Takes over shared pages that the caller has retained. REQUIRES: the table is empty.
   void adopt(std::vector<ItemId> pages);
@@ -39,6 +42,12 @@ class BlockTable {
   // kOutOfCapacity: the table is unchanged.
   Status make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
                        std::vector<PageCopy>& copies);
+  // The same in two steps: how many pages it needs, then those pages. With room for the blocks
+  // reserved, and for the copies, the second cannot fail.
+  std::size_t missing(std::size_t first, std::size_t last) const;
+  void reserve(std::size_t blocks);
+  void take(std::size_t first, std::size_t last, std::span<const ItemId> fresh,
+            std::vector<PageCopy>& copies);
 
   // Lets go of blocks [first, last); their entries become kNoItem. REQUIRES: `first` is the same in
   // every call.
@@ -56,6 +65,7 @@ class BlockTable {
   Pool* pool_;
   std::vector<ItemId> pages_;
   std::vector<bool> owned_;
+  std::uint64_t version_ = 0;
   std::size_t trimmed_ = 0;  // entries below, from trim()'s first on, are kNoItem
 };
 

@@ -1,6 +1,7 @@
 #include "sequence/layer_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace kvcache::sequence {
@@ -28,6 +29,20 @@ Result<const std::vector<PagedRef>*> LayerMap::paged(std::int32_t layer) const {
   }
   return Status::invalid_argument(
       "layer ", layer, " keeps no pages; layers that do: ", known.empty() ? "none" : known);
+}
+
+std::vector<std::size_t> LayerMap::groups(std::int32_t layer) const {
+  std::vector<std::size_t> groups;
+  for (const PagedRef& ref : paged_.at(layer)) {
+    if (std::find(groups.begin(), groups.end(), ref.group) == groups.end()) {
+      groups.push_back(ref.group);
+    }
+  }
+  return groups;
+}
+
+std::int32_t LayerMap::paged_layer(std::size_t index) const {
+  return std::next(index_.begin(), static_cast<std::ptrdiff_t>(index))->first;
 }
 
 Result<const FixedComponent*> LayerMap::fixed(std::int32_t layer, std::string_view name) const {

@@ -25,12 +25,15 @@ class LayerMap {
   // Components in declared order: keys then values, or latent then rotary keys.
   // kInvalidArgument: the layer keeps none; the message says which layers do.
   Result<const std::vector<PagedRef>*> paged(std::int32_t layer) const;
+  // The groups of those components, each once. REQUIRES: paged(layer) is ok.
+  std::vector<std::size_t> groups(std::int32_t layer) const;
   // kNotFound: no such tensor; the message lists what the layer has.
   Result<const FixedComponent*> fixed(std::int32_t layer, std::string_view name) const;
 
   // Index of a layer among those with pages, 0..paged_layers()-1. REQUIRES: paged(layer) is ok.
   std::size_t paged_index(std::int32_t layer) const { return index_.at(layer); }
   std::size_t paged_layers() const { return index_.size(); }
+  std::int32_t paged_layer(std::size_t index) const;  // the layer of that index
   const std::map<std::int32_t, std::vector<PagedRef>>& all_paged() const { return paged_; }
 
  private:

@@ -27,6 +27,11 @@ Status SequenceState::extend(std::span<const std::int32_t> tokens) {
   return Status::ok();
 }
 
+void SequenceState::reserve_tokens(std::size_t count) {
+  const std::size_t needed = tokens_.size() + count;
+  if (needed > tokens_.capacity()) tokens_.reserve(std::max(needed, 2 * tokens_.size()));
+}
+
 template <typename View>
 Status SequenceState::check_rows(std::int32_t layer, std::span<const View> components) const {
   const auto refs = layers_->paged(layer);
@@ -73,18 +78,41 @@ Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
   return Status::ok();
 }
 
+void SequenceState::set_copy_rows(std::size_t group, std::span<PageCopy> copies) const {
+  for (PageCopy& copy : copies) {
+    copy.group = group;
+    // Only the block where the complete positions end can be shared and still be written.
+    copy.rows = static_cast<std::uint32_t>(length_ % plan_->block_tokens());
+  }
+}
+
 Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
                                     arena::ItemSource& source, std::vector<PageCopy>& copies) {
   const std::uint64_t block = plan_->block_tokens();
   const std::size_t before = copies.size();
   const Status status =
       tables_[group].make_writable(start / block, (stop - 1) / block, source, copies);
-  for (std::size_t i = before; i < copies.size(); ++i) {
-    copies[i].group = group;
-    // Only the block where the complete positions end can be shared and still be written.
-    copies[i].rows = static_cast<std::uint32_t>(length_ % block);
-  }
+  set_copy_rows(group, std::span(copies).subspan(before));
   return status;
+}
+
+std::size_t SequenceState::missing_blocks(std::size_t group, std::uint64_t start,
+                                          std::uint64_t stop) const {
+  if (start == stop) return 0;
+  return tables_[group].missing(start / plan_->block_tokens(), (stop - 1) / plan_->block_tokens());
+}
+
+void SequenceState::reserve_blocks(std::size_t group, std::uint64_t stop) {
+  tables_[group].reserve(ceil_div(stop, plan_->block_tokens()));
+}
+
+void SequenceState::take_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop,
+                                std::span<const ItemId> fresh, std::vector<PageCopy>& copies) {
+  if (start == stop) return;
+  const std::uint64_t block = plan_->block_tokens();
+  const std::size_t before = copies.size();
+  tables_[group].take(start / block, (stop - 1) / block, fresh, copies);
+  set_copy_rows(group, std::span(copies).subspan(before));
 }
 
 std::vector<std::size_t> SequenceState::block_counts() const {
@@ -172,21 +200,34 @@ Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
   return status;
 }
 
-Status SequenceState::advance(std::uint64_t positions, bool check_written) {
-  if (positions > tokens_.size() - length_) {
-    return Status::invalid_argument("advance by ", positions, " from position ", length_,
-                                    " passes the ", tokens_.size(),
-                                    " known tokens; extend() the sequence first");
-  }
+void SequenceState::forget_rows(std::int32_t layer, std::uint64_t start) {
+  std::uint64_t& frontier = written_[layers_->paged_index(layer)];
+  frontier = std::min(frontier, start);
+}
+
+Status SequenceState::check_known(std::uint64_t positions) const {
+  if (positions <= tokens_.size() - length_) return Status::ok();
+  return Status::invalid_argument("going ", positions, " on from position ", length_,
+                                  " passes the ", tokens_.size(),
+                                  " known tokens; extend() the sequence first");
+}
+
+Status SequenceState::check_advance(std::uint64_t positions, bool check_written) const {
+  if (Status status = check_known(positions); !status) return status;
   const std::uint64_t target = length_ + positions;
-  for (const auto& [layer, unused] : layers_->all_paged()) {
-    if (check_written && written(layer) < target) {
-      return Status::invalid_argument("advance to position ", target, ": layer ", layer,
-                                      " is written up to ", written(layer), " only");
-    }
+  for (std::size_t i = 0; check_written && i < written_.size(); ++i) {
+    if (written_[i] >= target) continue;
+    return Status::invalid_argument("advance to position ", target, ": layer ",
+                                    layers_->paged_layer(i), " is written up to ", written_[i],
+                                    " only");
   }
-  length_ = target;
-  if (!check_written) std::fill(written_.begin(), written_.end(), target);
+  return Status::ok();
+}
+
+Status SequenceState::advance(std::uint64_t positions, bool check_written) {
+  if (Status status = check_advance(positions, check_written); !status) return status;
+  length_ += positions;
+  for (std::uint64_t& frontier : written_) frontier = std::max(frontier, length_);
   return Status::ok();
 }
 

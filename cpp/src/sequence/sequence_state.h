@@ -67,6 +67,7 @@ class SequenceState {
 
   // ---- Writing ----
   Status extend(std::span<const std::int32_t> tokens);  // own
+  void reserve_tokens(std::size_t count);               // own: extend() by `count` cannot fail
   // Own. Shapes alone.
   template <typename View>  // codec::RowsView or codec::MutableRowsView
   Status check_rows(std::int32_t layer, std::span<const View> components) const;
@@ -80,14 +81,24 @@ class SequenceState {
   // and for a ledger without payload, which has no writes.
   Status prepare_all(std::uint64_t start, std::uint64_t stop, arena::ItemSource& source,
                      std::vector<PageCopy>& copies);
+  // The same in two steps for a caller that has pages ready, see BlockTable. Missing: own.
+  std::size_t missing_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop) const;
+  void reserve_blocks(std::size_t group, std::uint64_t stop);
+  void take_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop,
+                   std::span<const ItemId> fresh, std::vector<PageCopy>& copies);
   // Own. Copies the rows of shared pages, then encodes. kNonFinite leaves the rows unwritten.
   void copy_pages(std::span<const PageCopy> copies) const;
   Status encode(std::int32_t layer, std::uint64_t start,
                 std::span<const codec::RowsView> components);
   // Locked. References that prepare_write kept for the copies.
   void drop_sources(std::span<const PageCopy> copies);
+  // Own. Rows of one layer at and past `start` must be written again.
+  void forget_rows(std::int32_t layer, std::uint64_t start);
   Status advance(std::uint64_t positions, bool check_written);  // own
-  void trim_windows();                                          // locked
+  // Own. The tokens of the next `positions` are known; written, so are their rows in each layer.
+  Status check_known(std::uint64_t positions) const;
+  Status check_advance(std::uint64_t positions, bool check_written) const;
+  void trim_windows();     // locked
   void drop_unfinished();  // locked: forgets rows past length() and the pages only they need
 
   // ---- Reading (own) ----
@@ -122,6 +133,7 @@ class SequenceState {
   void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
 
  private:
+  void set_copy_rows(std::size_t group, std::span<PageCopy> copies) const;
   Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
                        arena::ItemSource& source, std::vector<PageCopy>& copies);
   // Lengths of the tables, to take back what a call has added before it failed.

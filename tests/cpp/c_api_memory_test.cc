@@ -1,0 +1,123 @@
+// The process runs out of memory in the middle of calls of the C face: a status, never an
+// exception.
+#include <gtest/gtest.h>
+#include <kvcache/c.h>
+
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+
+namespace {
+
+// Allocations of this thread until one fails; negative: none does.
+thread_local long remaining = -1;
+
+bool fails_now() {
+  if (remaining < 0) return false;
+  return remaining-- == 0;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  void* memory = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+// Lets the first, second, ... allocation of a call fail until none is left that would.
+void expect_statuses(const char* what, const std::function<kvcache_status()>& call) {
+  for (long at = 0; at < 1000; ++at) {
+    remaining = at;
+    const kvcache_status status = call();
+    const bool reached = remaining < 0;
+    remaining = -1;
+    if (!reached) {
+      EXPECT_EQ(status, KVCACHE_OK) << what << ": " << kvcache_last_error();
+      EXPECT_GT(at, 0) << what << " allocates nothing, so that nothing was tested";
+      return;
+    }
+    // Where a stream or a string inside swallows it, the call may still answer in another way.
+    EXPECT_NE(status, KVCACHE_INTERNAL) << what << " " << at << ": " << kvcache_last_error();
+    if (status == KVCACHE_OK) return;
+    EXPECT_STRNE(kvcache_last_error(), "") << what;
+  }
+  ADD_FAILURE() << what << " never ended";
+}
+
+class CApiMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::array<uint64_t, 2> shape = {2, 8};
+    kvcache_state_decl decl = {};
+    decl.id = "k";
+    decl.component = "attention.keys";
+    decl.kind = KVCACHE_PAGED_KV;
+    decl.dtype = KVCACHE_F16;
+    decl.shape = shape.data();
+    decl.shape_axes = shape.size();
+    kvcache_options options = {};
+    options.memory_bytes = 1 << 20;
+    options.block_tokens = 4;
+    options.sequences = 4;
+    expect_statuses("create", [&] { return kvcache_cache_create(&decl, 1, &options, &cache_); });
+    ASSERT_NE(cache_, nullptr) << kvcache_last_error();
+  }
+  void TearDown() override { kvcache_cache_destroy(cache_); }
+
+  kvcache_cache* cache_ = nullptr;
+};
+
+TEST_F(CApiMemory, StepsOfABatch) {
+  const std::array<int32_t, 2> tokens = {1, 2};
+  std::array<kvcache_sequence*, 2> sequences = {};
+  for (kvcache_sequence*& sequence : sequences) {
+    ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, 0, &sequence), KVCACHE_OK);
+  }
+  kvcache_batch* batch = nullptr;
+  expect_statuses("batch", [&] { return kvcache_batch_create(sequences.data(), 2, &batch); });
+  ASSERT_NE(batch, nullptr);
+  const std::array<uint64_t, 2> counts = {2, 2};
+  expect_statuses("prepare", [&] { return kvcache_batch_prepare(batch, counts.data()); });
+  std::array<uint64_t, 2> lengths = {9, 9};
+  expect_statuses("lengths", [&] { return kvcache_batch_lengths(batch, lengths.data()); });
+  EXPECT_EQ(lengths[0], 0U);
+  const int32_t* table = nullptr;
+  std::size_t columns = 0;
+  expect_statuses("table", [&] { return kvcache_batch_block_table(batch, 0, &table, &columns); });
+  ASSERT_EQ(kvcache_batch_advance_in_place(batch, counts.data()), KVCACHE_OK);
+  const std::array<int32_t, 64> more = {};
+  const std::array<uint64_t, 2> half = {32, 32};
+  expect_statuses("extend",
+                  [&] { return kvcache_batch_extend(batch, more.data(), 64, half.data()); });
+  expect_statuses("advance", [&] {
+    return kvcache_sequence_advance(sequences[0], std::uint64_t{99}) == KVCACHE_OUT_OF_CAPACITY
+               ? KVCACHE_OUT_OF_CAPACITY
+               : KVCACHE_OK;
+  });
+  ASSERT_EQ(kvcache_batch_lengths(batch, lengths.data()), KVCACHE_OK);
+  EXPECT_EQ(lengths[1], 2U);
+  kvcache_batch_destroy(batch);
+  for (kvcache_sequence* sequence : sequences) kvcache_sequence_close(sequence);
+  kvcache_stats stats = {};
+  ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
+  EXPECT_EQ(stats.used_bytes, 0U);
+}
+
+TEST_F(CApiMemory, TooManyElements) {
+  const int32_t token = 1;
+  kvcache_sequence* sequence = nullptr;
+  ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, 0, &sequence), KVCACHE_OK);
+  // More than a vector can have; nothing of it is read.
+  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4), KVCACHE_OUT_OF_CAPACITY);
+  EXPECT_STREQ(kvcache_last_error(), "more elements than memory can hold");
+  kvcache_sequence_close(sequence);
+}
+
+}  // namespace

@@ -1,0 +1,55 @@
+"""Cython users cimport the package's C face and link its library."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.native import ROOT, configure, find_tool, missing_toolchain, must
+
+HERE = Path(__file__).parent
+
+
+def package_folder(holds: str) -> Path:
+    """The folder of the installed package that holds a file; an editable install has two."""
+    [entry] = importlib.metadata.entry_points(group="cmake.root", name="kvcache")
+    [folder] = {Path(path) for path in entry.load().__path__ if (Path(path) / holds).is_file()}
+    return folder
+
+
+def test_the_pxd_declares_what_the_header_does() -> None:
+    header = (ROOT / "cpp/include/kvcache/c.h").read_text()
+    header = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    pxd = package_folder("c.pxd").joinpath("c.pxd").read_text()
+    functions = re.findall(r"\b(kvcache_\w+)\(", header)
+    assert len(functions) > 25
+    assert re.findall(r"\b(kvcache_\w+)\(", pxd) == functions
+    constants = re.findall(r"\b(KVCACHE_\w+) = ", header)
+    assert re.findall(r"\b(KVCACHE_\w+)\b", pxd) == constants
+    for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\}", header, re.DOTALL):
+        fields = [" ".join(line.split()) for line in body.split(";") if line.strip()]
+        [declared] = re.findall(rf"ctypedef struct {name}:\n((?:        .*\n)+)", pxd)
+        assert [line.strip() for line in declared.splitlines()] == fields
+
+
+def test_an_extension_is_built_against_the_installed_package(tmp_path: Path) -> None:
+    if importlib.util.find_spec("Cython") is None:
+        pytest.skip("Cython is not installed (pip install '.[compare]' brings it)")
+    if reason := missing_toolchain():
+        pytest.skip(reason)
+    configured = configure(
+        HERE / "cython",
+        tmp_path,
+        f"-Dkvcache_ROOT={package_folder('lib/cmake/kvcache/kvcacheConfig.cmake')}",
+        f"-DPXD_ROOT={package_folder('c.pxd').parent}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
+    assert configured.returncode == 0, configured.stdout
+    must(find_tool("cmake"), "--build", tmp_path)
+    code = "import extension; print(extension.refused)"
+    printed = must(sys.executable, "-P", "-c", code, env={"PYTHONPATH": str(tmp_path)})
+    assert printed == "sequences or out is NULL\n"
