@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache import errors as errors
     from kvcache import models as models
     from kvcache import planner as planner
+    from kvcache import shards as shards
     from kvcache.admission import *
     from kvcache.batch import Batch as Batch
     from kvcache.block import *
@@ -153,7 +154,7 @@ _NAMES = {
     ],
 }
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ["codec", "errors", "models", "planner"]
+_MODULES = ["codec", "errors", "models", "planner", "shards"]
 
 __all__ = sorted([*_EXPORTS, *_MODULES])
 

@@ -72,6 +72,8 @@ class StatePlan:
         sequences: sequences that may be open at once.
         ring_depth: copies of its fixed-size state that each sequence may keep by
             `Sequence.record`, up to 4096; 0 for no decode ring.
+        rotated_keys: whether keys are stored after their rotary embedding, as most engines do;
+            False, for keys stored before it, allows `Sequence.shift`.
 
     Raises:
         InvalidArgumentError: a value out of range, or declarations that contradict each other.
@@ -86,18 +88,21 @@ class StatePlan:
         block_tokens: int = 16,
         sequences: int = 64,
         ring_depth: int = 0,
+        rotated_keys: bool = True,
     ) -> None:
         self.declarations = _declarations(declarations)
         self.memory_bytes = parse_bytes(memory)
         self.block_tokens = as_count(block_tokens, "block_tokens", 1, _MAX_U32)
         self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
         self.ring_depth = as_count(ring_depth, "ring_depth", 0, _MAX_U32)
+        self.rotated_keys = bool(rotated_keys)
         self.core = _core.StatePlan(
             [decl.to_core() for decl in self.declarations],
             memory_bytes=self.memory_bytes,
             block_tokens=self.block_tokens,
             sequences=self.sequences,
             ring_depth=self.ring_depth,
+            rotated_keys=self.rotated_keys,
         )
 
     @classmethod
@@ -111,6 +116,7 @@ class StatePlan:
         sequences: int = 64,
         state_dtype: str = "f32",
         ring_depth: int = 0,
+        rotated_keys: bool = True,
     ) -> Self:
         """Plan a model read by `kvcache.models.from_config`.
 
@@ -123,6 +129,7 @@ class StatePlan:
             sequences: see the class.
             state_dtype: element of floating fixed-size tensors, ``"f32"``, ``"f16"`` or ``"bf16"``.
             ring_depth: see the class.
+            rotated_keys: see the class.
 
         Raises:
             InvalidArgumentError: an unknown format, or a value out of range.
@@ -139,6 +146,7 @@ class StatePlan:
             block_tokens=block_tokens,
             sequences=sequences,
             ring_depth=ring_depth,
+            rotated_keys=rotated_keys,
         )
 
     @cached_property

@@ -88,7 +88,7 @@ class Sequence:
 
     @property
     def plan(self) -> StatePlan:
-        """Sizes and layout of the cache."""
+        """Sizes and layout of the cache it belongs to."""
         return self._plan
 
     @property
@@ -397,7 +397,10 @@ class Sequence:
         return self._core.prefill_stops()
 
     def publish(self) -> None:
-        """Let later sequences reuse the complete positions, the tail and the snapshots."""
+        """Let later sequences reuse the complete positions, the tail and the snapshots.
+
+        Of a sequence that was shifted only what lies before the shift.
+        """
         self._core.publish()
 
     def fork(self) -> Sequence:
@@ -449,6 +452,25 @@ class Sequence:
     def recorded(self) -> list[int]:
         """Positions in the decode ring, oldest record first."""
         return self._core.recorded
+
+    def shift(self, keep: int, drop: int) -> None:
+        """Drop positions ``[keep, keep + drop)``, tokens included, and renumber what follows them.
+
+        For streams longer than the context: the first ``keep`` positions (attention sinks) stay,
+        and keys are rotated by their new positions as they are read. Later rows were computed with
+        the dropped ones in sight, so `publish` stores positions below ``keep`` only, until
+        `truncate` has taken the later ones away.
+
+        Raises:
+            UnsupportedError: keys are stored after rotation (see ``rotated_keys`` of `StatePlan`),
+                the model has fixed-size state, or a window would see positions that it has
+                dropped. OutOfCapacityError: no page for rows that change their place.
+            InvalidArgumentError: not within ``length``, or a layer is written beyond it. After an
+                error nothing has changed.
+
+        Source: attention sinks, arXiv:2309.17453.
+        """
+        _core.shift(self._core, as_count(keep, "keep"), as_count(drop, "drop"))
 
     def begin_verify(self, drafts: ArrayLike) -> VerifySession:
         """Start running the last known token and ``drafts`` after it, to keep some of them.

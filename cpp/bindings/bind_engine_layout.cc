@@ -86,6 +86,10 @@ void export_rows(const Sequence& sequence, const std::vector<std::int32_t>& laye
   unwrap(sequence.export_rows(layers, start, stop, borrowed.tensors(), places));
 }
 
+void shift(Sequence& sequence, std::uint64_t keep, std::uint64_t drop) {
+  unwrap(sequence.shift(keep, drop));
+}
+
 }  // namespace
 
 void bind_engine_layout(py::module_& m) {
@@ -96,6 +100,8 @@ void bind_engine_layout(py::module_& m) {
   m.def("import_rows", &import_rows, py::arg("sequence"), py::arg("layers"), py::arg("start"),
         py::arg("stop"), py::arg("tensors"), py::arg("layouts"), py::arg("block_table"),
         py::arg("slot_mapping"));
+  m.def("shift", &shift, py::arg("sequence"), py::arg("keep"), py::arg("drop"),
+        py::call_guard<ReleaseGil>());
   m.def("export_rows", &export_rows, py::arg("sequence"), py::arg("layers"), py::arg("start"),
         py::arg("stop"), py::arg("tensors"), py::arg("layouts"), py::arg("block_table"),
         py::arg("slot_mapping"));

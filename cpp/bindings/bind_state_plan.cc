@@ -112,12 +112,13 @@ void bind_plan(py::module_& m) {
   py::class_<StatePlan>(m, "StatePlan")
       .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
                        std::uint32_t block_tokens, std::uint32_t sequences,
-                       std::uint32_t ring_depth) {
-             return unwrap(StatePlan::create(std::move(decls),
-                                             {memory_bytes, block_tokens, sequences, ring_depth}));
+                       std::uint32_t ring_depth, bool rotated_keys) {
+             return unwrap(StatePlan::create(
+                 std::move(decls),
+                 {memory_bytes, block_tokens, sequences, ring_depth, rotated_keys}));
            }),
            py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
-           py::arg("sequences"), py::arg("ring_depth") = 0)
+           py::arg("sequences"), py::arg("ring_depth") = 0, py::arg("rotated_keys") = true)
       .def_property_readonly("decls", &StatePlan::decls)
       .def_property_readonly("groups", &StatePlan::groups)
       .def_property_readonly("fixed", &StatePlan::fixed)

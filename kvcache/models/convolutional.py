@@ -82,6 +82,8 @@ def zaya_decoder(f: Fields) -> Decoder:
     queries = split(f, HEADS[0], f.count(*HEADS))
     kernel = f.count("cca_time0") + f.count("cca_time1") - 1
     keys = heads.count * heads.key_dim
+    for slot in range(2):  # which channels are whose is the engine's choice
+        f.channel_parts[f"state.convolution.{slot}"] = ()
     tensors = [
         *convolution(0, kernel, keys + queries * heads.key_dim),
         *convolution(1, 2, max(1, keys // 2)),

@@ -62,7 +62,17 @@ class Fields:
     Thread safety: thread-compatible. Lives while one configuration is read.
     """
 
-    __slots__ = ("_data", "_defaults", "_path", "nested", "notes", "options", "parent", "source")
+    __slots__ = (
+        "_data",
+        "_defaults",
+        "_path",
+        "channel_parts",
+        "nested",
+        "notes",
+        "options",
+        "parent",
+        "source",
+    )
 
     def __init__(
         self, data: Mapping[str, Any], source: str, options: Options, path: str = ""
@@ -76,6 +86,7 @@ class Fields:
         self.nested = bool(path)
         self.parent: Fields | None = None
         self.notes: dict[str, None] = {}  # a set that keeps its order
+        self.channel_parts: dict[str, tuple[tuple[int, int], ...]] = {}
 
     @property
     def tp(self) -> int:
@@ -261,11 +272,13 @@ class Fields:
             raise self.error(name, f"expected an object, got {shown(value)}")
         child = Fields(value, self.source, self.options, self.where(name))
         child.parent, child.notes = self, self.notes
+        child.channel_parts = self.channel_parts
         return child
 
     def _copy(self, data: Mapping[str, Any], path: str) -> Fields:
         copy = Fields(data, self.source, self.options, path)
         copy.nested, copy.parent, copy.notes = self.nested, self.parent, self.notes
+        copy.channel_parts = self.channel_parts
         copy._defaults = self._defaults
         return copy
 

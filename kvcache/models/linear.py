@@ -43,6 +43,9 @@ def gated_delta_net(f: Fields) -> list[StateTensorPolicy]:
     value_heads = split(f, "linear_num_value_heads", f.count("linear_num_value_heads"))
     key_dim, value_dim = f.count("linear_key_head_dim"), f.count("linear_value_head_dim")
     channels = 2 * key_heads * key_dim + value_heads * value_dim
+    keys = (f.count("linear_num_key_heads"), key_dim)
+    values = (f.count("linear_num_value_heads"), value_dim)
+    f.channel_parts["state.convolution.0"] = (keys, keys, values)
     return [
         *convolution(0, f.count("linear_conv_kernel_dim"), channels),
         *recurrent(value_heads, key_dim, value_dim, dtype=recurrent_dtype(f, "mamba_ssm_dtype")),

@@ -55,6 +55,8 @@ def mamba2(
     all_groups = f.count(groups)
     rank_groups = 1 if all_groups == 1 else split(f, groups, all_groups)
     states = f.count(state)
+    inputs, group = (f.count(heads), head_dim), (all_groups, states)
+    f.channel_parts["state.convolution.0"] = (inputs, group, group)
     return [
         *convolution(0, f.count(kernel), rank_heads * head_dim + 2 * rank_groups * states),
         *recurrent(

@@ -35,6 +35,9 @@ class Model:
         granularity: positions by which engines grow a cache of this family.
         draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
         capabilities: context, modalities and completeness, for admission.
+        channel_parts: convolutions over several streams: the name of the tensor and for each
+            stream ``(heads, channels of a head)`` of the whole model; no stream when they are
+            not known. A stream of one head is on every rank, the others are divided.
     """
 
     model_type: str
@@ -52,6 +55,7 @@ class Model:
     granularity: int
     draft_offset: int
     capabilities: ModelCapabilities
+    channel_parts: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
 
     def memory_layout(self, *, drafts: bool = True) -> StateMemoryLayout:
         """What `estimate_runtime_state` reads: all layers, those of draft heads last.

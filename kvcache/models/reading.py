@@ -134,6 +134,7 @@ def _model(whole: Fields, f: Fields, kind: str, stage: Decoder, place: tuple[int
         granularity=stage.granularity,
         draft_offset=stage.draft_offset,
         capabilities=capabilities,
+        channel_parts=tuple(f.channel_parts.items()),
     )
 
 

@@ -110,7 +110,8 @@ class Sequence {
   // Positions in [length(), tokens) at which a prefill chunk should end and a snapshot pay:
   // where this prompt left what is known, and before its last token.
   std::vector<std::uint64_t> prefill_stops() const;
-  // Makes complete blocks, the tail and the snapshots usable by others.
+  // Makes complete blocks, the tail and the snapshots usable by others; of a shifted sequence only
+  // what is before the shift.
   Status publish();
   // A second sequence in the same state; pages are shared until written.
   // kOutOfCapacity: no slot, or sequences are at their limit.
@@ -132,6 +133,14 @@ class Sequence {
   Status rollback(std::uint64_t position);
   // Positions in the decode ring, oldest record first.
   std::vector<std::uint64_t> recorded() const;
+  // Context shift: drops positions [keep, keep + drop), tokens included, and numbers those after
+  // them anew; the engine rotates keys by their new positions as it reads them. Later rows have
+  // seen what was dropped, so publish() stores positions below `keep` only, until truncate() has
+  // taken them away. kUnsupported: keys are stored after rotation (PlanOptions::rotated_keys), the
+  // model has fixed-size state, or a window would see positions it has dropped. kOutOfCapacity: no
+  // page for rows that change their place. kInvalidArgument: not within length(), or a layer is
+  // written beyond it. After a failure nothing has changed.
+  Status shift(std::uint64_t keep, std::uint64_t drop);
   // Starts a verify of the one known token that has not run and of `drafts` after it; see
   // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
   // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.

@@ -19,6 +19,8 @@ struct PlanOptions {
   std::uint32_t block_tokens = 16;  // positions in a block
   std::uint32_t sequences = 64;     // sequences that may be open at once
   std::uint32_t ring_depth = 0;     // copies of its fixed-size state that each may record
+  // Whether keys carry their position: a rotary embedding is applied before they are stored.
+  bool rotated_keys = true;
 };
 
 // One component of one layer inside a page: rows [block_tokens, heads, width], then its scales.

@@ -230,8 +230,9 @@ Status Sequence::publish() {
     snapshots.push_back({held.position, held.item});
   }
   const std::lock_guard lock(cache.mutex);
-  cache.index.insert(state.space(), std::span(state.tokens()).first(state.length()),
-                     state.block_tables(state.length()), snapshots);
+  const std::uint64_t end = state.publishable();
+  cache.index.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
+                     snapshots);
   state.mark_published();
   state.forget_snapshots();
   return Status::ok();

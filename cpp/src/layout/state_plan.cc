@@ -210,6 +210,7 @@ std::string StatePlan::fingerprint() const {
     if (decl.sinks != 0) text += "|sinks=" + std::to_string(decl.sinks);
     text += '\n';
   }
+  if (!options_.rotated_keys) text += "rotated_keys=0\n";
   return "sha256:" + sha256_hex(text);
 }
 

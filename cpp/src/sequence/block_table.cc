@@ -91,6 +91,13 @@ void BlockTable::mark_shared(std::size_t block) {
   if (block < owned_.size()) owned_[block] = false;
 }
 
+void BlockTable::rearrange(std::vector<ItemId> pages, std::vector<bool> owned) {
+  KVCACHE_CHECK(pages.size() == owned.size());
+  cut(0);
+  pages_ = std::move(pages);
+  owned_ = std::move(owned);
+}
+
 BlockTable BlockTable::fork() const {
   BlockTable copy(*pool_);
   copy.pages_ = pages_;

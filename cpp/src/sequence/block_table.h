@@ -56,6 +56,9 @@ class BlockTable {
   void cut(std::size_t blocks);
   // The page of `block` is visible to others from now on.
   void mark_shared(std::size_t block);
+  // The whole table anew; lets go of the references it had, takes over those of `pages`.
+  void rearrange(std::vector<ItemId> pages, std::vector<bool> owned);
+  bool owned(std::size_t block) const { return owned_[block]; }
   // A table that shares every page of this one.
   BlockTable fork() const;
   // True when none of [first, last) is missing.

@@ -72,6 +72,7 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   }
   child.length_ = length_;
   child.shared_until_ = length_;
+  child.private_from_ = private_from_;
   std::fill(child.written_.begin(), child.written_.end(), length_);
   for (const HeldSnapshot& held : snapshots_) {
     pools_.snapshots->retain(held.item);
@@ -130,12 +131,13 @@ void SequenceState::truncate(std::uint64_t position) {
   }
   ring_.truncate_after(position);
   shared_until_ = std::min(shared_until_, position);
+  if (position <= private_from_) private_from_ = UINT64_MAX;
   length_ = position;
   tokens_.resize(position);
   for (std::uint64_t& frontier : written_) frontier = std::min(frontier, position);
 }
 
-void SequenceState::mark_published() { mark_seen(length_); }
+void SequenceState::mark_published() { mark_seen(publishable()); }
 
 void SequenceState::mark_seen(std::uint64_t stop) { shared_until_ = std::max(shared_until_, stop); }
 

@@ -40,6 +40,29 @@ struct EngineMove {
   EngineRows rows;
 };
 
+// A context shift: positions [keep, keep + drop) go.
+struct ShiftSpan {
+  std::uint64_t keep = 0;
+  std::uint64_t drop = 0;
+};
+
+struct RowMove {
+  ItemId from = kNoItem;
+  ItemId to = kNoItem;
+  std::uint32_t from_row = 0;
+  std::uint32_t to_row = 0;
+  std::uint32_t rows = 0;
+};
+
+// What a shift makes of one group.
+struct GroupShift {
+  std::vector<ItemId> pages;
+  std::vector<bool> owned;
+  std::vector<ItemId> fresh;    // ascending by block; taken for the shift
+  std::vector<RowMove> copies;  // in the order to do them
+  std::uint64_t private_from = UINT64_MAX;
+};
+
 class SequenceState {
  public:
   SequenceState(const StatePlan& plan, const LayerMap& layers, arena::PoolMap pools,
@@ -122,6 +145,16 @@ class SequenceState {
   Status import_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer);
   Status export_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer) const;
 
+  // ---- Context shift ----
+  Status check_shift(std::uint64_t keep, std::uint64_t drop) const;  // own
+  // Locked. Takes the pages that rows are to be copied into; after a failure none is taken.
+  Result<std::vector<GroupShift>> prepare_shift(const ShiftSpan& span,
+                                                arena::ItemSource& source) const;
+  void move_rows(std::span<const GroupShift> shifts) const;                  // own
+  void finish_shift(const ShiftSpan& span, std::vector<GroupShift> shifts);  // locked
+  // Own. Positions whose state depends on their tokens alone: not on what a shift has dropped.
+  std::uint64_t publishable() const;
+
   // ---- Snapshots and rewinding ----
   Result<ItemId> take_snapshot(
       arena::ItemSource& source);  // locked; bytes are copied by the caller
@@ -129,7 +162,7 @@ class SequenceState {
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
-  void mark_published();                  // own: rows below length() are visible to others
+  void mark_published();                  // own: rows below publishable() are visible to others
   void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
 
  private:
@@ -141,6 +174,9 @@ class SequenceState {
   void cut_blocks(const std::vector<std::size_t>& counts);
   std::vector<std::byte*> page_addresses(std::size_t group, std::uint64_t start,
                                          std::uint64_t stop) const;
+  Status plan_block(std::size_t group, std::uint64_t block, const ShiftSpan& span,
+                    arena::ItemSource& source, GroupShift& shift) const;
+  Status missing_rows(std::size_t group, std::uint64_t position, const ShiftSpan& span) const;
   template <typename Move>
   void for_each_run(const EngineMove& move, const EngineTransfer& transfer, const Move& body) const;
 
@@ -150,9 +186,10 @@ class SequenceState {
   std::string space_;
   std::vector<std::int32_t> tokens_;
   std::uint64_t length_ = 0;
-  std::uint64_t shared_until_ = 0;      // rows below are visible to others and never rewritten
-  std::vector<std::uint64_t> written_;  // by LayerMap::paged_index
-  std::vector<BlockTable> tables_;      // by group
+  std::uint64_t shared_until_ = 0;           // rows below are visible to others and never rewritten
+  std::uint64_t private_from_ = UINT64_MAX;  // rows from here on have seen dropped positions
+  std::vector<std::uint64_t> written_;       // by LayerMap::paged_index
+  std::vector<BlockTable> tables_;           // by group
   ItemId slot_ = kNoItem;
   std::vector<HeldSnapshot> snapshots_;  // not published yet, by ascending position
   DecodeRing ring_;                      // a fork begins with an empty one

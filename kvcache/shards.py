@@ -1,0 +1,216 @@
+"""State between tensor-parallel ranks: split over them, merged from them, moved to another number.
+
+A rank keeps some heads of each layer, or one that other ranks keep as well when there are fewer
+heads than ranks; latents are on every rank. Recurrent state is divided by heads and convolutions by
+channels, each of their streams by itself. This is what `kvcache.models.from_config` counts with
+``tp``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.state import DType, StateDecl, StateKind, declare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+    from kvcache.models import Model
+    from kvcache.sequence import Sequence
+
+__all__ = ["reshard"]
+
+_CHUNK_BYTES = 1 << 20  # of rows in passing, so that they stay in cache
+
+
+def reshard(model: Model, sources: SequenceOf[Sequence], targets: SequenceOf[Sequence]) -> None:
+    """Move the state of one sequence from as many ranks to as many others, one rank being all.
+
+    Args:
+        model: the whole model, as `kvcache.models.from_config` reads it without ``tp``.
+        sources: the sequence on each rank, in rank order, all at one ``length``.
+        targets: the same sequence, opened on each rank of the other side; positions that are
+            complete there already are left, those up to the sources' ``length`` are added.
+
+    Raises:
+        InvalidArgumentError: ranks that differ in tokens or length, a plan that is not that of
+            ``model`` divided over so many ranks, or a size that cannot be divided; nothing was
+            changed. UnsupportedError: which channels of a convolution belong together is unknown.
+        NotFoundError: a window of the sources has dropped positions that the targets lack.
+        OutOfCapacityError: no page is free on a target.
+    """
+    if model.tp != 1:
+        raise InvalidArgumentError(f"model: expected the whole model, got that of tp={model.tp}")
+    length = _check_tokens(sources, targets)
+    whole = declare(model.schedule)
+    parts = dict(model.channel_parts)
+    moves = [
+        _slices(whole, parts, sources, "sources"),
+        _slices(whole, parts, targets, "targets"),
+    ]
+    layers = sorted({decl.layer for decl in whole if decl.kind is StateKind.PAGED_KV})
+    starts = [target.length for target in targets]
+    for layer in layers:
+        paged = [d for d in whole if d.layer == layer and d.kind is StateKind.PAGED_KV]
+        _move_rows(layer, paged, (sources, targets), moves, (starts, length))
+    for decl in whole:
+        if decl.kind is StateKind.RECURRENT and length:
+            _move_tensor(decl, sources, targets, moves)
+    for target, start in zip(targets, starts, strict=True):
+        target.advance(length - start)
+
+
+Slices = list[dict[str, list[tuple[slice, slice]]]]  # by rank: (of the whole, of the rank)
+
+
+def _check_tokens(sources: SequenceOf[Sequence], targets: SequenceOf[Sequence]) -> int:
+    if not sources or not targets:
+        raise InvalidArgumentError("sources and targets: expected at least one sequence each")
+    length = sources[0].length
+    for name, side in (("sources", sources), ("targets", targets)):
+        for rank, sequence in enumerate(side):
+            if name == "sources" and sequence.length != length:
+                raise InvalidArgumentError(
+                    f"sources[{rank}] is at {sequence.length}, sources[0] at {length}"
+                )
+            if name == "targets" and sequence.length > length:
+                raise InvalidArgumentError(
+                    f"targets[{rank}] is at {sequence.length}, beyond the sources' {length}"
+                )
+            if not np.array_equal(sequence.tokens[:length], sources[0].tokens[:length]):
+                raise InvalidArgumentError(
+                    f"{name}[{rank}]: its first {length} tokens are not those of sources[0]"
+                )
+    return length
+
+
+def _slices(
+    whole: tuple[StateDecl, ...],
+    parts: dict[str, tuple[tuple[int, int], ...]],
+    side: SequenceOf[Sequence],
+    name: str,
+) -> Slices:
+    """Where each rank's piece of each component lies, on the axis that is divided."""
+    found: Slices = []
+    for rank, sequence in enumerate(side):
+        held = {decl.id: decl for decl in sequence.plan.declarations}
+        if held.keys() != {decl.id for decl in whole}:
+            raise InvalidArgumentError(f"{name}[{rank}]: its plan is of another model")
+        pieces = {}
+        for decl in whole:
+            where = f"{name}[{rank}]: {decl.id}"
+            streams = parts.get(decl.component)
+            if streams is not None and decl.kind is StateKind.RECURRENT and len(side) > 1:
+                pieces[decl.id] = _streams(streams, held[decl.id].shape, len(side), rank, where)
+            else:
+                pieces[decl.id] = _piece(decl, held[decl.id], len(side), rank, where)
+        found.append(pieces)
+    return found
+
+
+def axis_of(decl: StateDecl) -> int:
+    """The axis that ranks divide: channels of a convolution, else heads, the first one."""
+    convolution = decl.component.startswith("state.convolution.")
+    return len(decl.shape) - 1 if convolution else 0
+
+
+def _piece(
+    decl: StateDecl, held: StateDecl, ranks: int, rank: int, where: str
+) -> list[tuple[slice, slice]]:
+    axis = axis_of(decl)
+    full, size = decl.shape[axis], held.shape[axis]
+    rest = decl.shape[:axis] + decl.shape[axis + 1 :]
+    pieces = full // size if size else 0
+    if (
+        rest != held.shape[:axis] + held.shape[axis + 1 :]
+        or pieces * size != full
+        or ranks % pieces
+        or (decl.kind is StateKind.PAGED_KV and size > 1 and pieces not in (1, ranks))
+    ):
+        raise InvalidArgumentError(
+            f"{where}: {list(held.shape)} is no share of {list(decl.shape)} over {ranks} ranks"
+        )
+    first = rank * pieces // ranks * size
+    return [(slice(first, first + size), slice(0, size))]
+
+
+def _streams(
+    streams: tuple[tuple[int, int], ...], shape: tuple[int, ...], ranks: int, rank: int, where: str
+) -> list[tuple[slice, slice]]:
+    """Pieces of each stream of a convolution: those of one head are on every rank."""
+    if not streams:
+        raise UnsupportedError(f"{where}: which of its channels belong together is not known")
+    pieces = []
+    of_whole = of_rank = 0
+    for heads, width in streams:
+        if heads > 1 and heads % ranks:
+            raise InvalidArgumentError(f"{where}: {heads} heads cannot be divided over {ranks}")
+        share = heads // ranks if heads > 1 else 1
+        first = of_whole + (rank * share * width if heads > 1 else 0)
+        size = share * width
+        pieces.append((slice(first, first + size), slice(of_rank, of_rank + size)))
+        of_whole += heads * width
+        of_rank += size
+    if shape[-1] != of_rank:
+        raise InvalidArgumentError(
+            f"{where}: expected {of_rank} channels on each of {ranks} ranks, got {shape[-1]}"
+        )
+    return pieces
+
+
+def _passing_dtype(
+    sides: tuple[SequenceOf[Sequence], SequenceOf[Sequence]], layer: int
+) -> np.dtype[Any]:
+    """A type that rows can pass through unchanged: INT8 rows come from float16 ones."""
+    held = {
+        part.dtype
+        for side in sides
+        for sequence in side
+        for part in sequence.plan.paged_components(layer)
+    }
+    return np.dtype(np.float16 if held <= {DType.F16, DType.I8} else np.float32)
+
+
+def _move_rows(
+    layer: int,
+    paged: list[StateDecl],
+    sides: tuple[SequenceOf[Sequence], SequenceOf[Sequence]],
+    moves: list[Slices],
+    positions: tuple[list[int], int],
+) -> None:
+    starts, length = positions
+    dtype = _passing_dtype(sides, layer)
+    row_bytes = sum(dtype.itemsize * decl.shape[0] * decl.shape[1] for decl in paged)
+    step = max(16, _CHUNK_BYTES // row_bytes)
+    for first in range(min(starts), length, step):
+        last = min(first + step, length)
+        rows = {decl.id: np.empty((last - first, *decl.shape), dtype) for decl in paged}
+        for source, pieces in zip(sides[0], moves[0], strict=True):
+            held = tuple(rows[d.id][:, pieces[d.id][0][0]] for d in paged)
+            source.export_rows(layer, first, last, held, "tokens heads dim")
+        for target, pieces, start in zip(sides[1], moves[1], starts, strict=True):
+            skip = max(start - first, 0)
+            if skip < last - first:
+                held = tuple(rows[d.id][skip:, pieces[d.id][0][0]] for d in paged)
+                target.import_rows(layer, first + skip, last, held, "tokens heads dim")
+
+
+def _move_tensor(
+    decl: StateDecl,
+    sources: SequenceOf[Sequence],
+    targets: SequenceOf[Sequence],
+    moves: list[Slices],
+) -> None:
+    axis = axis_of(decl)
+    whole = np.empty(decl.shape, sources[0].state(decl.layer, decl.component).dtype)
+    for source, pieces in zip(sources, moves[0], strict=True):
+        held = np.moveaxis(source.state(decl.layer, decl.component), axis, 0)
+        for of_whole, of_rank in pieces[decl.id]:
+            np.moveaxis(whole, axis, 0)[of_whole] = held[of_rank]
+    for target, pieces in zip(targets, moves[1], strict=True):
+        held = np.moveaxis(target.state(decl.layer, decl.component), axis, 0)
+        for of_whole, of_rank in pieces[decl.id]:
+            held[of_rank] = np.moveaxis(whole, axis, 0)[of_whole]
