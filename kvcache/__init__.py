@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.layouts import EngineLayout as EngineLayout
+    from kvcache.memory import *
     from kvcache.page_pool import PagePool as PagePool
     from kvcache.pages import *
     from kvcache.plan import StatePlan as StatePlan
@@ -86,6 +87,7 @@ _NAMES = {
         "UnsupportedError",
     ],
     "estimate": ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"],
+    "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
     "pages": ["PageMemory", "PageView"],

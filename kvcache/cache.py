@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_path, as_space, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.memory import MemoryOptions, memory_core
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
 from kvcache.stats import CacheStats, Explanation, Limit
+from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = ["Cache"]
+
+_DEFAULT_MEMORY = MemoryOptions()
 
 _LIMITS: dict[_core.HitLimit, Limit] = {
     _core.HitLimit.NONE: "last token",
@@ -39,10 +43,15 @@ class Cache:
         backing: False for a ledger that places, counts and evicts but stores no bytes.
         capacity_blocks: most blocks in a group; 0 for as many as the memory allows. Without
             backing it replaces the memory budget.
+        max_memory: what `resize` can reach, as bytes or as text; by default the machine's memory.
+            Addresses are reserved for it, no memory is taken.
+        memory: how memory is taken from the system.
 
     Raises:
-        OutOfCapacityError: the memory holds not even one block of one sequence.
-        InvalidArgumentError: an unknown policy.
+        OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
+            less than is to be touched ahead.
+        InvalidArgumentError: an unknown policy, or ``max_memory`` below the plan's memory.
+        UnsupportedError: the system cannot meet ``memory``; the message names the knob.
     """
 
     __slots__ = ("_core", "plan")
@@ -54,6 +63,8 @@ class Cache:
         policy: str = "lru",
         backing: bool = True,
         capacity_blocks: int = 0,
+        max_memory: str | int | None = None,
+        memory: MemoryOptions = _DEFAULT_MEMORY,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -63,6 +74,10 @@ class Cache:
             policy=as_text(policy, "policy"),
             backing=bool(backing),
             capacity_blocks=as_count(capacity_blocks, "capacity_blocks"),
+            max_memory_bytes=(
+                0 if max_memory is None else parse_bytes(max_memory, name="max_memory")
+            ),
+            memory=memory_core(memory),
         )
 
     def open(
@@ -204,6 +219,24 @@ class Cache:
         """Counters at this moment."""
         core = self._core.stats()
         return CacheStats(**{name: getattr(core, name) for name in CacheStats.__slots__})
+
+    def resize(self, memory: str | int) -> None:
+        """Change the budget while sequences are open. ``stats().budget_bytes`` says what it is.
+
+        Downwards, stored prefixes are evicted until the rest fits, and the memory goes back to the
+        system. Upwards nothing happens but that more is allowed. Live state does not move: views
+        stay valid.
+
+        Args:
+            memory: the new budget, as bytes or as text ("2GiB").
+
+        Raises:
+            OutOfCapacityError: open sequences and views need more; nothing was changed. Where only
+                the stored prefixes that they share pages with need more, other prefixes may be
+                gone.
+            InvalidArgumentError: more than ``max_memory``.
+        """
+        self._core.resize(parse_bytes(memory))
 
     def clear(self) -> None:
         """Drop every stored prefix. Open sequences keep what they hold."""

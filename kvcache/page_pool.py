@@ -9,6 +9,7 @@ import numpy as np
 from kvcache import _core
 from kvcache._arguments import as_count, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.memory import MemoryOptions, memory_core
 from kvcache.plan import StatePlan
 from kvcache.units import parse_bytes
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["PagePool"]
+
+_DEFAULT_MEMORY = MemoryOptions()
 
 
 class PagePool:
@@ -30,8 +33,10 @@ class PagePool:
         blocks: most that are live at once.
         block_bytes: payload of one block, as bytes or as text ("64KiB").
         backing: False for a ledger that hands out ids and stores nothing.
+        memory: how memory is taken from the system, with ``backing``.
 
     Raises:
+        UnsupportedError: the system cannot meet ``memory``; the message names the knob.
         InvalidArgumentError: no blocks, more than 2**31 - 1, or more bytes than addresses.
         OutOfCapacityError: the system refuses the addresses.
 
@@ -47,21 +52,37 @@ class PagePool:
 
     __slots__ = ("_core",)
 
-    def __init__(self, blocks: int, block_bytes: str | int, *, backing: bool = True) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        block_bytes: str | int,
+        *,
+        backing: bool = True,
+        memory: MemoryOptions = _DEFAULT_MEMORY,
+    ) -> None:
         self._core = _core.PagePool(
             blocks=as_count(blocks, "blocks"),
             block_bytes=parse_bytes(block_bytes, name="block_bytes"),
             backing=bool(backing),
+            memory=memory_core(memory),
         )
 
     @classmethod
-    def for_group(cls, plan: StatePlan, group: int = 0, *, backing: bool = True) -> Self:
+    def for_group(
+        cls,
+        plan: StatePlan,
+        group: int = 0,
+        *,
+        backing: bool = True,
+        memory: MemoryOptions = _DEFAULT_MEMORY,
+    ) -> Self:
         """The blocks of one group that the plan's memory holds when nothing else takes of it.
 
         Args:
             plan: sizes and layout.
             group: index into ``plan.groups``.
             backing: see the class.
+            memory: see the class.
 
         Raises:
             InvalidArgumentError: the plan has no such group.
@@ -71,7 +92,10 @@ class PagePool:
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
         pool = cls.__new__(cls)
         pool._core = _core.PagePool.for_group(
-            plan.core, as_count(group, "group"), backing=bool(backing)
+            plan.core,
+            as_count(group, "group"),
+            backing=bool(backing),
+            memory=memory_core(memory),
         )
         return pool
 

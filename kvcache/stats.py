@@ -18,6 +18,8 @@ class CacheStats:
     committed_bytes: int  #: spans taken from the budget
     peak_bytes: int  #: most spans ever taken
     used_bytes: int  #: exact bytes of live pages, slots and snapshots
+    idle_bytes: int  #: committed, holding nothing: pages, slots and snapshots may all take them
+    max_bytes: int  #: most that `Cache.resize` can make of the budget
     open_sequences: int
     pages: int  #: live, of all groups
     slots: int
@@ -32,6 +34,16 @@ class CacheStats:
     hits: int  #: opens with cached tokens
     asked_tokens: int
     cached_tokens: int
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the memory held by live state that holds none: rounding, and free small pages.
+
+        At most 1/8 by rounding for pages over 1 KiB. Pages of up to 32 KiB share spans of at most
+        64 KiB, and a span stays as long as one of its pages is live.
+        """
+        held = self.committed_bytes - self.idle_bytes
+        return (held - self.used_bytes) / held if held else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

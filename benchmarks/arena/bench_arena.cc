@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kvcache/cache.h"
@@ -114,6 +116,106 @@ void bench_fork(std::uint64_t tokens, bool windowed) {
               both * 1e6);
 }
 
+// A model with 12 attention layers and 48 MiB of recurrent state, its budget full of stored pages.
+struct Busy {
+  std::unique_ptr<Cache> cache;
+  std::int32_t next = 0;
+
+  explicit Busy(std::uint32_t heads) {
+    std::vector<StateDecl> decls = {{.id = "r",
+                                     .layer = 99,
+                                     .component = "state.recurrent",
+                                     .kind = StateKind::kRecurrent,
+                                     .dtype = DType::kF32,
+                                     .shape = {12 << 20}}};
+    for (int layer = 0; layer < 12; ++layer) {
+      decls.push_back({.id = "k" + std::to_string(layer),
+                       .layer = layer,
+                       .component = "attention.keys",
+                       .kind = StateKind::kPagedKv,
+                       .dtype = DType::kF16,
+                       .shape = {heads, 256}});
+    }
+    auto plan =
+        StatePlan::create(decls, {.memory_bytes = 768 << 20, .block_tokens = 16, .sequences = 2});
+    expect(plan.is_ok(), "StatePlan::create");
+    auto made = Cache::create(std::move(plan).value(), {});
+    expect(made.is_ok(), "Cache::create");
+    cache = std::move(made).value();
+  }
+
+  // Stores prompts until nothing but pages is left of the budget.
+  void fill() {
+    const std::uint64_t tokens = 4096;
+    const std::uint64_t heads = cache->plan().groups()[0].components[0].heads;
+    const std::vector<std::uint16_t> rows(tokens * heads * 256, 1);
+    const std::uint64_t prompts =
+        (cache->stats().budget_bytes - (48 << 20)) / (tokens / 16 * cache->plan().block_bytes());
+    for (std::uint64_t i = 0; i < prompts; ++i) {
+      std::vector<std::int32_t> prompt(tokens, next++);
+      auto sequence = cache->open(prompt, {});
+      expect(sequence.is_ok(), "open");
+      for (int layer = 0; layer < 12; ++layer) {
+        const codec::RowsView view{.data = rows.data(),
+                                   .dtype = DType::kF16,
+                                   .tokens = tokens,
+                                   .heads = heads,
+                                   .width = 256,
+                                   .token_stride = static_cast<std::ptrdiff_t>(heads * 256),
+                                   .head_stride = 256};
+        expect(sequence->write(layer, 0, {&view, 1}).is_ok(), "write");
+      }
+      expect(sequence->advance(tokens).is_ok() && sequence->publish().is_ok(), "publish");
+    }
+  }
+};
+
+// A snapshot whose memory must come from evicted pages, beside a memcpy of as many bytes.
+void bench_snapshot(std::uint32_t heads) {
+  Busy busy(heads);
+  busy.fill();
+  const std::size_t bytes = busy.cache->plan().slot_bytes();
+  std::vector<std::byte> from(bytes, std::byte{1});
+  std::vector<std::byte> to(bytes, std::byte{2});
+  std::vector<double> snapshots;
+  std::vector<double> copies;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<std::int32_t> prompt(8, busy.next++);
+    auto sequence = busy.cache->open(prompt, {});
+    expect(sequence.is_ok(), "open");
+    const std::vector<std::uint16_t> rows(8 * heads * 256, 1);
+    for (int layer = 0; layer < 12; ++layer) {
+      const codec::RowsView view{.data = rows.data(),
+                                 .dtype = DType::kF16,
+                                 .tokens = 8,
+                                 .heads = heads,
+                                 .width = 256,
+                                 .token_stride = static_cast<std::ptrdiff_t>(heads * 256),
+                                 .head_stride = 256};
+      expect(sequence->write(layer, 0, {&view, 1}).is_ok(), "write");
+    }
+    expect(sequence->advance(8).is_ok(), "advance");
+    const std::uint64_t evicted = busy.cache->stats().evicted_blocks;
+    auto start = std::chrono::steady_clock::now();
+    expect(sequence->snapshot().is_ok(), "snapshot");
+    snapshots.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    expect(busy.cache->stats().evicted_blocks > evicted, "eviction by the snapshot");
+    start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    copies.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    expect(to[bytes / 2] == std::byte{1}, "memcpy");
+    sequence->close();
+    busy.fill();  // pages take the snapshot's memory again
+  }
+  std::sort(snapshots.begin(), snapshots.end());
+  std::sort(copies.begin(), copies.end());
+  std::printf("snapshot of %zu MiB out of evicted pages of %llu KiB: %.2f ms, memcpy %.2f ms\n",
+              bytes >> 20, static_cast<unsigned long long>(busy.cache->plan().block_bytes() >> 10),
+              snapshots[snapshots.size() / 2] * 1e3, copies[copies.size() / 2] * 1e3);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -126,4 +228,6 @@ int main(int argc, char** argv) {
   }
   bench_fork(32768, false);
   bench_fork(32768, true);
+  bench_snapshot(1);
+  bench_snapshot(4);
 }

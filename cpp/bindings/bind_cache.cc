@@ -43,6 +43,8 @@ void bind_values(py::module_& m) {
       .def_readonly("committed_bytes", &CacheStats::committed_bytes)
       .def_readonly("peak_bytes", &CacheStats::peak_bytes)
       .def_readonly("used_bytes", &CacheStats::used_bytes)
+      .def_readonly("idle_bytes", &CacheStats::idle_bytes)
+      .def_readonly("max_bytes", &CacheStats::max_bytes)
       .def_readonly("open_sequences", &CacheStats::open_sequences)
       .def_readonly("pages", &CacheStats::pages)
       .def_readonly("slots", &CacheStats::slots)
@@ -65,11 +67,14 @@ void bind_cache(py::module_& m) {
   bind_values(m);
   py::class_<Cache, py::smart_holder>(m, "Cache")
       .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
-                       std::uint64_t capacity_blocks) {
-             return unwrap(Cache::create(plan, {policy, backing, capacity_blocks}));
+                       std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
+                       const kvcache::MemoryOptions& memory) {
+             const ReleaseGil nogil;  // creation may touch all of the memory
+             return unwrap(
+                 Cache::create(plan, {policy, backing, capacity_blocks, max_memory_bytes, memory}));
            }),
            py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
-           py::arg("capacity_blocks"))
+           py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"))
       .def("open",
            [](Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt) {
@@ -106,5 +111,12 @@ void bind_cache(py::module_& m) {
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())
       .def(
           "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
+      .def(
+          "resize",
+          [](Cache& cache, std::uint64_t memory_bytes) {
+            const ReleaseGil nogil;
+            unwrap(cache.resize(memory_bytes));
+          },
+          py::pos_only())
       .def_property_readonly("policy", &Cache::policy);
 }

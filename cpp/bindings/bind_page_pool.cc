@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "kvcache/page_pool.h"
+#include "release_gil.h"
 #include "unwrap.h"
 
 namespace py = pybind11;
@@ -11,6 +12,7 @@ namespace {
 using kvcache::PagePool;
 using kvcache::StatePlan;
 using kvcache::Status;
+using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
 
 using Ids = py::array_t<std::int32_t, py::array::c_style>;
@@ -59,17 +61,24 @@ py::array view(const std::shared_ptr<PagePool>& pool, const py::int_& value) {
 
 void bind_page_pool(py::module_& m) {
   py::class_<PagePool, py::smart_holder>(m, "PagePool")
-      .def(py::init([](std::uint64_t blocks, std::uint64_t block_bytes, bool backing) {
-             return unwrap(PagePool::create(
-                 {.blocks = blocks, .block_bytes = block_bytes, .backing = backing}));
+      .def(py::init([](std::uint64_t blocks, std::uint64_t block_bytes, bool backing,
+                       const kvcache::MemoryOptions& memory) {
+             const ReleaseGil nogil;  // creation may touch all of the memory
+             return unwrap(PagePool::create({.blocks = blocks,
+                                             .block_bytes = block_bytes,
+                                             .backing = backing,
+                                             .memory = memory}));
            }),
-           py::kw_only(), py::arg("blocks"), py::arg("block_bytes"), py::arg("backing"))
+           py::kw_only(), py::arg("blocks"), py::arg("block_bytes"), py::arg("backing"),
+           py::arg("memory"))
       .def_static(
           "for_group",
-          [](const StatePlan& plan, std::uint64_t group, bool backing) {
-            return unwrap(PagePool::for_group(plan, group, backing));
+          [](const StatePlan& plan, std::uint64_t group, bool backing,
+             const kvcache::MemoryOptions& memory) {
+            const ReleaseGil nogil;
+            return unwrap(PagePool::for_group(plan, group, backing, memory));
           },
-          py::arg("plan"), py::arg("group"), py::kw_only(), py::arg("backing"))
+          py::arg("plan"), py::arg("group"), py::kw_only(), py::arg("backing"), py::arg("memory"))
       .def("allocate", [](PagePool& pool) { return unwrap(pool.allocate()); })
       .def("allocate_many", &allocate_many, py::pos_only())
       .def(

@@ -277,6 +277,117 @@ TEST(Arena, OffsetsBeyond32BitsReachTheirOwnBytes) {
   EXPECT_EQ(*pool.data(items[0]), std::byte{0});
 }
 
+// ---- Memory that changes pools ----------------------------------------------------------------
+
+// Fills an item with a value that names it.
+void stamp(Pool& pool, ItemId id, unsigned char value) {
+  std::memset(pool.data(id), value, pool.item_bytes());
+}
+
+bool stamped(const Pool& pool, ItemId id, unsigned char value) {
+  const std::byte* data = pool.data(id);
+  return std::all_of(data, data + pool.item_bytes(),
+                     [&](std::byte b) { return b == static_cast<std::byte>(value); });
+}
+
+TEST(Arena, MemoryOfFreedPagesIsMovedUnderASnapshotAndBack) {
+  const auto arena = make_arena(64 * kSpan, {{"pages", kSpan, 0}, {"snapshots", 24 * kSpan, 0}});
+  Pool& pages = arena->pool(0);
+  Pool& snapshots = arena->pool(1);
+  std::vector<ItemId> ids(64);
+  ASSERT_TRUE(pages.allocate_many(ids).is_ok());
+  for (const ItemId id : ids) stamp(pages, id, static_cast<unsigned char>(id));
+  for (std::size_t i = 0; i < 48; i += 2) pages.release(ids[i]);  // scattered
+  const ItemId snapshot = *snapshots.allocate();
+  EXPECT_EQ(arena->moved_bytes(), 24 * kSpan);
+  stamp(snapshots, snapshot, 200);
+  for (std::size_t i = 0; i < 64; ++i) {
+    if (i % 2 == 0 && i < 48) continue;
+    EXPECT_TRUE(stamped(pages, ids[i], static_cast<unsigned char>(ids[i]))) << i;
+  }
+  snapshots.release(snapshot);
+  std::vector<ItemId> again(24);
+  ASSERT_TRUE(pages.allocate_many(again).is_ok());
+  EXPECT_EQ(arena->moved_bytes(), 48 * kSpan);
+  for (const ItemId id : again) stamp(pages, id, 77);
+  for (const ItemId id : again) EXPECT_TRUE(stamped(pages, id, 77));
+  EXPECT_TRUE(stamped(pages, ids[63], 63));
+  EXPECT_EQ(arena->committed_bytes(), 64 * kSpan);
+}
+
+TEST(Arena, AnotherBudgetKeepsLiveItemsAndIsNeverPassed) {
+  const auto made =
+      Arena::create(32 * kSpan, {{"a", kSpan, 0}, {"b", 5 * kSpan, 0}}, true, {}, 128 * kSpan);
+  ASSERT_TRUE(made.is_ok());
+  Arena& arena = **made;
+  std::mt19937 rng(8);
+  std::vector<std::pair<std::size_t, ItemId>> live;
+  for (int i = 0; i < 3000; ++i) {
+    const std::size_t which = rng() % 2;
+    if (rng() % 3 != 0) {
+      if (const auto id = arena.pool(which).allocate()) {
+        stamp(arena.pool(which), *id, static_cast<unsigned char>(*id + 100 * which));
+        live.emplace_back(which, *id);
+      }
+    } else if (!live.empty()) {
+      std::swap(live[rng() % live.size()], live.back());
+      const auto [pool, id] = live.back();
+      ASSERT_TRUE(stamped(arena.pool(pool), id, static_cast<unsigned char>(id + 100 * pool)));
+      arena.pool(pool).release(id);
+      live.pop_back();
+    }
+    const std::uint64_t least = arena.committed_bytes() - arena.idle_bytes();
+    if (i % 50 == 0) arena.resize(std::max(least, rng() % 129 * kSpan));
+    ASSERT_LE(arena.committed_bytes(), arena.budget_bytes());
+  }
+}
+
+TEST(Arena, FragmentationStaysWithinItsBoundWhateverIsFreed) {
+  // Small items, freed so that every span keeps one: the worst that can be done to a pool.
+  const std::uint64_t item = 1000;
+  const auto arena = make_arena(64 * kSpan, {{"small", item, 0}, {"large", kSpan + 1, 0}}, false);
+  Pool& small = arena->pool(0);
+  const SpanGeometry geometry = span_geometry(item);
+  std::mt19937 rng(9);
+  std::set<ItemId> live;
+  std::uint64_t peak = 0;
+  for (int round = 0; round < 40; ++round) {
+    const std::uint64_t grow = rng() % 1500;
+    for (std::uint64_t i = 0; i < grow; ++i) {
+      if (const auto id = small.allocate()) live.insert(*id);
+    }
+    peak = std::max<std::uint64_t>(peak, live.size());
+    const auto keep = static_cast<ItemId>(rng() % geometry.items);
+    for (auto it = live.begin(); it != live.end();) {
+      const bool kept = *it % static_cast<ItemId>(geometry.items) == keep;
+      if (!kept) small.release(*it);
+      it = kept ? std::next(it) : live.erase(it);
+    }
+    const std::uint64_t held = arena->committed_bytes() - arena->idle_bytes();
+    ASSERT_LE(held, span_bytes(geometry, peak));
+    ASSERT_GE(geometry.items * item * 8, geometry.bytes * 7);  // rounding takes an eighth at most
+    // Whatever is idle serves the other pool before anything is refused.
+    const std::uint64_t room = (arena->budget_bytes() - held) / arena->pool(1).span_bytes();
+    std::vector<ItemId> all(room);
+    ASSERT_TRUE(arena->pool(1).allocate_many(all).is_ok());
+    ASSERT_FALSE(arena->pool(1).allocate().is_ok());
+    arena->pool(1).release_many(all);
+  }
+}
+
+TEST(Arena, AMaximumBelowTheBudgetIsRefused) {
+  EXPECT_EQ(Arena::create(2 * kSpan, {{"a", kSpan, 0}}, true, {}, kSpan).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(Arena, RoomToGrowNeverMakesCreationFail) {
+  // Tiny items: the machine's memory would hold more than ids can name.
+  const auto arena = make_arena(kSpan, {{"a", 1, 0}}, false);
+  EXPECT_GE(arena->max_bytes(), kSpan);
+  const std::vector<PoolSpec> many(5000, PoolSpec{"a", kSpan, 0});  // and more than addresses reach
+  EXPECT_TRUE(Arena::create(kSpan, many, true).is_ok());
+}
+
 TEST(Arena, WithoutBackingItCountsAndHasNoBytes) {
   const auto arena = make_arena(4 * kSpan, {{"a", kSpan, 0}}, false);
   const ItemId id = *arena->pool(0).allocate();

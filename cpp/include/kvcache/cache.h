@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
@@ -36,6 +37,9 @@ struct CacheOptions {
   // Most blocks a group may hold; 0: as many as the budget allows. Without backing it replaces
   // the byte budget.
   std::uint64_t capacity_blocks = 0;
+  // What resize() can reach; 0: the machine's memory. Addresses are reserved for it, no memory.
+  std::uint64_t max_memory_bytes = 0;
+  MemoryOptions memory = {};
 };
 
 // Whose prefixes may be shared: only sequences that agree in all fields, byte for byte.
@@ -65,6 +69,8 @@ struct CacheStats {
   std::uint64_t committed_bytes = 0;  // spans taken from the budget
   std::uint64_t peak_bytes = 0;       // most spans ever taken
   std::uint64_t used_bytes = 0;       // exact bytes of live pages, slots and snapshots
+  std::uint64_t idle_bytes = 0;       // committed, holding nothing: any pool takes them
+  std::uint64_t max_bytes = 0;        // most that resize() can make of the budget
   std::uint64_t open_sequences = 0;
   std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
@@ -116,6 +122,13 @@ class Cache {
 
   // Drops every stored prefix; open sequences keep what they hold.
   void clear();
+
+  // Another budget, from now on. Downwards it evicts stored prefixes until they fit and gives the
+  // memory back to the system; upwards it only allows more. Live bytes stay where they are.
+  // kOutOfCapacity: open sequences and views need more, and nothing was changed (where only the
+  // prefixes that they share pages with need more, others may be evicted); or not even one block
+  // fits. kInvalidArgument: more than CacheOptions.max_memory_bytes.
+  Status resize(std::uint64_t memory_bytes);
   const StatePlan& plan() const;
   std::string policy() const;
   // kInvalidArgument: this is a child of the process that made the cache.

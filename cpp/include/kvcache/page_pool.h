@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 
+#include "kvcache/memory_options.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
 
@@ -23,18 +24,20 @@ struct PagePoolOptions {
   std::uint64_t blocks = 0;       // most that are live at once, up to 2^31-1
   std::uint64_t block_bytes = 0;  // payload of one
   bool backing = true;            // false: a ledger that hands out ids and stores nothing
+  MemoryOptions memory = {};      // of a pool with backing
 };
 
 class PagePool {
  public:
   // Takes addresses; memory is taken when blocks are first touched.
   // kInvalidArgument: no blocks, too many, blocks of 0 bytes, or more bytes than addresses.
-  // kOutOfCapacity: the system refuses the addresses.
+  // kOutOfCapacity: the system refuses the addresses. Also what MemoryOptions says.
   static Result<std::unique_ptr<PagePool>> create(const PagePoolOptions& options);
   // The blocks of one group that the plan's memory holds when nothing else takes of it.
   // kInvalidArgument: the plan has no such group. kOutOfCapacity: not one block fits.
   static Result<std::unique_ptr<PagePool>> for_group(const StatePlan& plan, std::size_t group,
-                                                     bool backing);
+                                                     bool backing,
+                                                     const MemoryOptions& memory = {});
   ~PagePool();
 
   // One block with one reference, contents unspecified; the free block of lowest id. O(log64 n).

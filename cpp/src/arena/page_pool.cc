@@ -45,7 +45,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(const PagePoolOptions& option
                                     options.block_bytes, " bytes cannot be stored");
   }
   auto made = arena::Arena::create(*budget, {{"blocks", options.block_bytes, options.blocks}},
-                                   options.backing);
+                                   options.backing, options.memory, *budget);
   if (!made) return made.status();
   std::shared_ptr<State> state(new State(options.blocks, std::move(made).value()),
                                DeleteInOwnProcess());
@@ -53,7 +53,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(const PagePoolOptions& option
 }
 
 Result<std::unique_ptr<PagePool>> PagePool::for_group(const StatePlan& plan, std::size_t group,
-                                                      bool backing) {
+                                                      bool backing, const MemoryOptions& memory) {
   if (group >= plan.groups().size()) {
     return Status::invalid_argument("group ", group, ": the plan has ", plan.groups().size(),
                                     " groups of pages");
@@ -68,7 +68,8 @@ Result<std::unique_ptr<PagePool>> PagePool::for_group(const StatePlan& plan, std
   }
   const std::uint64_t blocks =
       spans > arena::kMaxItems / geometry.items ? arena::kMaxItems : spans * geometry.items;
-  return create({.blocks = blocks, .block_bytes = block_bytes, .backing = backing});
+  return create(
+      {.blocks = blocks, .block_bytes = block_bytes, .backing = backing, .memory = memory});
 }
 
 Result<std::int32_t> PagePool::allocate() {

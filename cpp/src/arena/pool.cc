@@ -78,7 +78,9 @@ Status Pool::commit_span() {
   const std::size_t known = items_.size() / geometry_.items;
   const auto reusable = free_spans_.first();
   const std::size_t span = reusable.value_or(known);
-  arena_.make_room(geometry_.bytes, *this);
+  if (Status status = arena_.commit(*this, span * geometry_.bytes, geometry_.bytes); !status) {
+    return status;
+  }
   if (reusable) {
     free_spans_.erase(span);
   } else {
@@ -94,9 +96,7 @@ Status Pool::commit_span() {
   for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.insert(span * geometry_.items + i);
   ++committed_spans_;
   ++idle_count_;
-  arena_.committed_bytes_ += geometry_.bytes;
   arena_.idle_bytes_ += geometry_.bytes;
-  arena_.peak_bytes_ = std::max(arena_.peak_bytes_, arena_.committed_bytes_);
   return Status::ok();
 }
 
@@ -173,10 +173,19 @@ bool Pool::release_idle_span() {
   free_spans_.insert(*span);
   --committed_spans_;
   --idle_count_;
-  arena_.committed_bytes_ -= geometry_.bytes;
   arena_.idle_bytes_ -= geometry_.bytes;
-  arena_.drop(base_, *span * geometry_.bytes, geometry_.bytes);
+  arena_.give_back(*this, *span * geometry_.bytes, geometry_.bytes);
   return true;
+}
+
+std::uint64_t Pool::in_use_bytes() const {
+  std::uint64_t spans = 0;
+  for (std::size_t first = 0; first < items_.size(); first += geometry_.items) {
+    const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(first);
+    spans += std::any_of(begin, begin + static_cast<std::ptrdiff_t>(geometry_.items),
+                         [](const Item& item) { return item.refs > item.indexed; });
+  }
+  return spans * geometry_.bytes;
 }
 
 std::uint64_t Pool::metadata_bytes() const {

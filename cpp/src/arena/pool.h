@@ -77,6 +77,8 @@ class Pool {
   std::uint64_t committed_bytes() const { return committed_spans_ * geometry_.bytes; }
   // Of committed spans without a live item: any pool may have them.
   std::uint64_t idle_bytes() const { return idle_count_ * geometry_.bytes; }
+  // Of spans with an item that is in_use(). O(items).
+  std::uint64_t in_use_bytes() const;
   std::uint64_t span_bytes() const { return geometry_.bytes; }
   // What the pool itself needs to know its items.
   std::uint64_t metadata_bytes() const;

@@ -66,7 +66,8 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
                                    " bytes with its block, the budget is ", budget,
                                    "; raise memory or lower block_tokens");
   }
-  auto arena = arena::Arena::create(budget, specs, options.backing);
+  auto arena = arena::Arena::create(budget, specs, options.backing, options.memory,
+                                   options.max_memory_bytes);
   if (!arena) return arena.status();
   return std::shared_ptr<CacheCore>(
       new CacheCore(std::move(plan), options.backing, std::move(arena).value(),
@@ -186,6 +187,8 @@ CacheStats Cache::stats() const {
   stats.committed_bytes = core_->arena->committed_bytes();
   stats.peak_bytes = core_->arena->peak_bytes();
   stats.used_bytes = core_->arena->used_bytes();
+  stats.idle_bytes = core_->arena->idle_bytes();
+  stats.max_bytes = core_->arena->max_bytes();
   for (const arena::Pool* pool : core_->pools.pages) stats.pages += pool->live_items();
   if (core_->pools.slots != nullptr) {
     stats.slots = core_->pools.slots->live_items();

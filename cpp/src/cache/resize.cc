@@ -1,0 +1,38 @@
+// Another byte budget for a cache in service.
+#include "cache/cache_core.h"
+
+namespace kvcache {
+
+Status Cache::resize(std::uint64_t memory_bytes) {
+  if (Status status = check_process(); !status) return status;
+  const auto least = core_->plan.sequence_bytes(1, 1);
+  if (!least) return least.status();
+  if (memory_bytes < *least) {
+    return Status::out_of_capacity("resize to ", memory_bytes,
+                                   " bytes: one position of one sequence takes ", *least,
+                                   " with its block");
+  }
+  const std::lock_guard lock(core_->mutex);
+  arena::Arena& arena = *core_->arena;
+  if (memory_bytes > arena.max_bytes()) {
+    return Status::invalid_argument("resize to ", memory_bytes, " bytes: this cache can have ",
+                                    arena.max_bytes(), "; raise max_memory when it is made");
+  }
+  const std::uint64_t needed = arena.in_use_bytes();
+  const auto refuse = [&](std::uint64_t bytes, const char* by) {
+    return Status::out_of_capacity("resize to ", memory_bytes, " bytes: ", by, " need ", bytes,
+                                   " of the ", arena.budget_bytes(),
+                                   "; close sequences or let go of views first");
+  };
+  if (needed > memory_bytes) return refuse(needed, "open sequences and views");
+  while (arena.committed_bytes() - arena.idle_bytes() > memory_bytes) {
+    if (!core_->index.evict_one()) {
+      return refuse(arena.committed_bytes() - arena.idle_bytes(),
+                    "open sequences, views and what their prefixes share");
+    }
+  }
+  arena.resize(memory_bytes);
+  return Status::ok();
+}
+
+}  // namespace kvcache
