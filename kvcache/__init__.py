@@ -123,6 +123,7 @@ _NAMES = {
     "speculate": ["VerifySession"],
     "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
     "stats": ["CacheStats", "Explanation"],
+    "snapshot": ["SnapshotError", "SnapshotFormat"],
     "storage": ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"],
     "strategy": [
         "CacheStateStrategy",

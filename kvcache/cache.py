@@ -11,6 +11,7 @@ from kvcache.memory import MemoryOptions, memory_core
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
+from kvcache.snapshot import SnapshotFormat
 from kvcache.stats import CacheStats, Explanation, Limit
 from kvcache.units import parse_bytes
 
@@ -119,12 +120,14 @@ class Cache:
             as_tokens(tokens),
             *as_space(namespace, adapter, salt),
         )
+        held = found.snapshot_format
         return Explanation(
             tokens=found.tokens,
             matched_tokens=found.matched_tokens,
             cached_tokens=found.cached_tokens,
             nearest_snapshot=found.nearest_snapshot,
             limited_by=_LIMITS[found.limit],
+            snapshot_format=None if held is None else SnapshotFormat[held.name],
         )
 
     def save(
@@ -156,6 +159,7 @@ class Cache:
 
         Raises:
             NotFoundError: no prefix of the tokens is resident and usable.
+            UnsupportedError: its snapshot is not exact; files hold exact ones only.
             InvalidArgumentError: ``path`` exists, or is to be replaced and is no prompt cache.
             KVCacheIOError: the system refused; what was at ``path`` is as before.
         """

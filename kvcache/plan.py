@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from kvcache import _core
 from kvcache._arguments import as_count
 from kvcache.errors import InvalidArgumentError
+from kvcache.snapshot import SnapshotFormat, core_format
 from kvcache.state import DType, StateDecl, declare
 from kvcache.storage import KvStorageFormat
 from kvcache.units import parse_bytes
@@ -208,8 +209,12 @@ class StatePlan:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of all fixed-size state of one sequence; a snapshot is as large."""
+        """Bytes of all fixed-size state of one sequence; an exact snapshot is as large."""
         return self.core.slot_bytes
+
+    def snapshot_bytes(self, format: SnapshotFormat | str = SnapshotFormat.EXACT) -> int:  # noqa: A002
+        """Bytes of one snapshot of a format: ``"exact"``, ``"f16"`` or ``"int8"``."""
+        return self.core.snapshot_bytes(core_format(format))
 
     @property
     def block_bytes(self) -> int:

@@ -12,6 +12,7 @@ from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
 from kvcache.pages import PageView
+from kvcache.snapshot import SnapshotError, SnapshotFormat, core_format, from_core
 from kvcache.speculate import VerifySession
 
 if TYPE_CHECKING:
@@ -80,11 +81,12 @@ class Sequence:
     Thread-safe: calls on one sequence run one at a time, on different ones side by side.
     """
 
-    __slots__ = ("_core", "_plan")
+    __slots__ = ("_core", "_plan", "_snapshot_errors")
 
     def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
         self._core = core
         self._plan = plan
+        self._snapshot_errors: tuple[SnapshotError, ...] = ()
 
     @property
     def plan(self) -> StatePlan:
@@ -378,16 +380,32 @@ class Sequence:
         else:
             self._core.advance(count)
 
-    def snapshot(self) -> int:
+    def snapshot(self, format: SnapshotFormat | str = SnapshotFormat.EXACT) -> int:  # noqa: A002
         """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
+
+        Exact snapshots are the default, and are used where there are several at a position. What
+        another format loses is in `snapshot_errors` afterwards; what is restored from it later,
+        by `open` or `truncate`, has lost it.
+
+        Args:
+            format: ``"exact"``, ``"f16"`` or ``"int8"``; see `SnapshotFormat`.
 
         Returns:
             The position. A model without fixed-size state has nothing to copy.
 
         Raises:
             OutOfCapacityError: no room, and nothing can be evicted.
+            NonFiniteError: an element that the format rounds is not finite in float16. In both
+            cases nothing has changed.
         """
-        return self._core.snapshot()
+        position, errors = self._core.snapshot(core_format(format))
+        self._snapshot_errors = tuple(map(from_core, errors))
+        return position
+
+    @property
+    def snapshot_errors(self) -> tuple[SnapshotError, ...]:
+        """What the last `snapshot` of this sequence lost, by tensor; empty for an exact one."""
+        return self._snapshot_errors
 
     def prefill_stops(self) -> list[int]:
         """Positions at which a prefill chunk should end, so that a snapshot there pays.

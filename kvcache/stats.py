@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from kvcache.snapshot import SnapshotFormat
 
 __all__ = ["CacheStats", "Explanation"]
 
@@ -24,6 +27,7 @@ class CacheStats:
     pages: int  #: live, of all groups
     slots: int
     snapshots: int  #: live, of sequences, of verify sessions and of the index
+    lossy_snapshots: int  #: those of them that are not exact
     ring_snapshots: int  #: live, in the decode rings of sequences
     indexed_blocks: int
     indexed_tokens: int
@@ -55,6 +59,7 @@ class Explanation:
     cached_tokens: int  #: what a hit would cover
     nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
     limited_by: Limit
+    snapshot_format: SnapshotFormat | None = None  #: of the snapshot that a hit would restore
 
     @property
     def lost_tokens(self) -> int:

@@ -37,7 +37,8 @@ void bind_values(py::module_& m) {
       .def_readonly("matched_tokens", &Explanation::matched_tokens)
       .def_readonly("cached_tokens", &Explanation::cached_tokens)
       .def_readonly("nearest_snapshot", &Explanation::nearest_snapshot)
-      .def_readonly("limit", &Explanation::limit);
+      .def_readonly("limit", &Explanation::limit)
+      .def_readonly("snapshot_format", &Explanation::snapshot_format);
   py::class_<CacheStats>(m, "CacheStats")
       .def_readonly("budget_bytes", &CacheStats::budget_bytes)
       .def_readonly("committed_bytes", &CacheStats::committed_bytes)
@@ -49,6 +50,7 @@ void bind_values(py::module_& m) {
       .def_readonly("pages", &CacheStats::pages)
       .def_readonly("slots", &CacheStats::slots)
       .def_readonly("snapshots", &CacheStats::snapshots)
+      .def_readonly("lossy_snapshots", &CacheStats::lossy_snapshots)
       .def_readonly("ring_snapshots", &CacheStats::ring_snapshots)
       .def_readonly("indexed_blocks", &CacheStats::indexed_blocks)
       .def_readonly("indexed_tokens", &CacheStats::indexed_tokens)

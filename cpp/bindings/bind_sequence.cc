@@ -77,7 +77,13 @@ void bind_sequence(py::module_& m) {
       .def(
           "advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
       .def(
-          "snapshot", [](Sequence& s) { return unwrap(s.snapshot()); }, release_gil())
+          "snapshot",
+          [](Sequence& s, kvcache::SnapshotFormat format) {
+            std::vector<kvcache::SnapshotError> errors;
+            const std::uint64_t position = unwrap(s.snapshot(format, &errors));
+            return std::pair(position, std::move(errors));
+          },
+          py::arg("format"), release_gil())
       .def(
           "prefill_stops", [](const Sequence& s) { return own(s).prefill_stops(); }, release_gil())
       .def(

@@ -125,6 +125,12 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
       .def_property_readonly("block_bytes", &StatePlan::block_bytes)
       .def_property_readonly("ring_bytes", &StatePlan::ring_bytes)
+      .def(
+          "snapshot_bytes",
+          [](const StatePlan& plan, SnapshotFormat format) {
+            return plan.snapshot_layout(format).bytes;
+          },
+          py::arg("format"))
       .def_property_readonly("fingerprint", &StatePlan::fingerprint)
       .def(
           "sequence_bytes",

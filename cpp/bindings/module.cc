@@ -13,6 +13,7 @@ void bind_page_pool(py::module_& m);
 void bind_sequence(py::module_& m);
 void bind_pages(py::module_& m);
 void bind_batch(py::module_& m);
+void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_engine_layout(py::module_& m);
@@ -25,6 +26,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.attr("__version__") = KVCACHE_VERSION;
   bind_status(m);
   bind_codec(m);
+  bind_snapshot(m);
   bind_state_plan(m);
   bind_state_terms(m);
   bind_kv_budget(m);

@@ -259,8 +259,9 @@ class Driver:
         if done is not None:
             pair.stale.clear()
 
-    def snapshot(self, pair: Pair) -> None:
-        done = self.both(pair.real.snapshot, pair.twin.snapshot)
+    def snapshot(self, pair: Pair, kept: str = "exact") -> None:
+        """Of a format that keeps the state of every shape exactly, which consists of bytes."""
+        done = self.both(lambda: pair.real.snapshot(kept), pair.twin.snapshot)
         assert done is None or done[0] == done[1]
 
     def publish(self, pair: Pair) -> None:

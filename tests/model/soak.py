@@ -60,7 +60,7 @@ def step(rng: random.Random, driver: Driver) -> None:
     elif kind == "publish":
         driver.publish(pair)
     elif kind == "snapshot":
-        driver.snapshot(pair)
+        driver.snapshot(pair, rng.choice(["exact", "f16"]))
     elif kind == "fork":
         driver.fork(pair)
     elif kind == "truncate":

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,7 @@ struct Explanation {
   std::uint64_t cached_tokens = 0;     // what a hit would cover
   std::uint64_t nearest_snapshot = 0;  // deepest resident snapshot at or below matched_tokens
   HitLimit limit = HitLimit::kTokens;
+  std::optional<SnapshotFormat> snapshot_format;  // of the one a hit would restore
 };
 
 struct CacheStats {
@@ -74,8 +76,9 @@ struct CacheStats {
   std::uint64_t open_sequences = 0;
   std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
-  std::uint64_t snapshots = 0;       // live, of sequences, of verify sessions and of the index
-  std::uint64_t ring_snapshots = 0;  // live, in the decode rings of sequences
+  std::uint64_t snapshots = 0;        // live, of sequences, of verify sessions and of the index
+  std::uint64_t lossy_snapshots = 0;  // those of them that are not exact
+  std::uint64_t ring_snapshots = 0;   // live, in the decode rings of sequences
   std::uint64_t indexed_blocks = 0;
   std::uint64_t indexed_tokens = 0;
   std::uint64_t indexed_snapshots = 0;
@@ -104,9 +107,10 @@ class Cache {
 
   // Writes the longest usable prefix of `tokens`, the last one included, as a prompt cache: the
   // directory `path`, published whole or not at all. Returns its positions. Pages are held, not
-  // locked, while they are written. kNotFound: nothing of it is resident. kInvalidArgument: no
-  // tokens; `path` exists, or is to be replaced and is no prompt cache. kIoError: the system
-  // refused. FORMAT.md describes the directory.
+  // locked, while they are written. kNotFound: nothing of it is resident. kUnsupported: its
+  // snapshot is not exact, which files do not hold. kInvalidArgument: no tokens; `path` exists, or
+  // is to be replaced and is no prompt cache. kIoError: the system refused. FORMAT.md describes the
+  // directory.
   Result<std::uint64_t> save(const std::string& path, std::span<const std::int32_t> tokens,
                              const PrefixSpace& space, const SaveOptions& options);
   // Makes a saved prefix usable, in the space it was saved under, evicting what it must. Returns

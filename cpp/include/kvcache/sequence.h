@@ -105,8 +105,12 @@ class Sequence {
   // are not the sequence's own; prepare() makes them so.
   Status advance_in_place(std::uint64_t positions);
   // Copies the fixed-size state at length(); publish() makes it visible. Returns length(). For a
-  // model without such state there is nothing to copy. kOutOfCapacity: no room for the copy.
-  Result<std::uint64_t> snapshot();
+  // model without such state there is nothing to copy. `format` says how precisely; what that
+  // loses of each tensor replaces `errors`, where given. At a position with more than one snapshot
+  // the most precise is used. kOutOfCapacity: no room for the copy. kNonFinite: an element that
+  // the format does not keep exactly is not finite in f16. After an error nothing has changed.
+  Result<std::uint64_t> snapshot(SnapshotFormat format = SnapshotFormat::kExact,
+                                 std::vector<SnapshotError>* errors = nullptr);
   // Positions in [length(), tokens) at which a prefill chunk should end and a snapshot pay:
   // where this prompt left what is known, and before its last token.
   std::vector<std::uint64_t> prefill_stops() const;

@@ -3,11 +3,13 @@
 // Thread safety: immutable after create().
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kvcache/retention.h"
+#include "kvcache/snapshot.h"
 #include "kvcache/state_decl.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
@@ -65,8 +67,12 @@ class StatePlan {
   const std::vector<Group>& groups() const { return groups_; }
   const std::vector<FixedComponent>& fixed() const { return fixed_; }
   bool has_fixed_state() const { return !fixed_.empty(); }
-  // Bytes of all fixed-size state of one sequence; a snapshot is as large.
+  // Bytes of all fixed-size state of one sequence; an exact snapshot is as large.
   std::uint64_t slot_bytes() const { return slot_bytes_; }
+  // What a snapshot of `format` holds, and where.
+  const SnapshotLayout& snapshot_layout(SnapshotFormat format) const {
+    return snapshots_[static_cast<std::size_t>(format)];
+  }
   std::uint64_t block_bytes() const;  // one block of every group
   // Most bytes that the decode rings of all sequences hold.
   std::uint64_t ring_bytes() const;
@@ -87,6 +93,7 @@ class StatePlan {
   std::vector<Group> groups_;
   std::vector<FixedComponent> fixed_;
   std::uint64_t slot_bytes_ = 0;
+  std::array<SnapshotLayout, kSnapshotFormats> snapshots_;  // by format
 };
 
 }  // namespace kvcache

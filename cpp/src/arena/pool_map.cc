@@ -11,6 +11,10 @@ std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks
   if (plan.has_fixed_state()) {
     specs.push_back({"slots", plan.slot_bytes(), plan.options().sequences});
     specs.push_back({"snapshots", plan.slot_bytes(), 0});
+    for (const SnapshotFormat format : {SnapshotFormat::kF16, SnapshotFormat::kInt8}) {
+      specs.push_back({std::string(snapshot_format_name(format)) + " snapshots",
+                       plan.snapshot_layout(format).bytes, 0});
+    }
     const PlanOptions& options = plan.options();
     const std::uint64_t ring_items = std::uint64_t{options.ring_depth} * options.sequences;
     if (ring_items > 0) specs.push_back({"decode ring", plan.slot_bytes(), ring_items});
@@ -25,8 +29,13 @@ PoolMap map_pools(const StatePlan& plan, Arena& arena) {
   }
   if (plan.has_fixed_state()) {
     map.slots = &arena.pool(plan.groups().size());
-    map.snapshots = &arena.pool(plan.groups().size() + 1);
-    if (plan.options().ring_depth > 0) map.ring = &arena.pool(plan.groups().size() + 2);
+    for (std::size_t format = 0; format < kSnapshotFormats; ++format) {
+      map.by_format[format] = &arena.pool(plan.groups().size() + 1 + format);
+    }
+    map.snapshots = map.by_format[0];
+    if (plan.options().ring_depth > 0) {
+      map.ring = &arena.pool(plan.groups().size() + 1 + kSnapshotFormats);
+    }
   }
   return map;
 }

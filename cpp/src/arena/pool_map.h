@@ -1,19 +1,34 @@
 // Which pool of the arena holds what: a page pool for each group of the plan, then slots, snapshots
-// and the decode ring when the model has fixed-size state.
+// of each format and the decode ring when the model has fixed-size state.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "arena/arena.h"
+#include "kvcache/snapshot.h"
 #include "kvcache/state_plan.h"
 
 namespace kvcache::arena {
 
+// The state after `position` positions, an item in the pool of its format.
+struct SnapshotRef {
+  std::uint64_t position = 0;
+  ItemId item = kNoItem;
+  SnapshotFormat format = SnapshotFormat::kExact;
+};
+
 struct PoolMap {
   std::vector<Pool*> pages;   // by group
   Pool* slots = nullptr;      // null without fixed-size state
-  Pool* snapshots = nullptr;  // likewise
-  Pool* ring = nullptr;       // likewise, or without a decode ring
+  Pool* snapshots = nullptr;  // likewise; exact ones, and the copies of verify sessions
+  std::array<Pool*, kSnapshotFormats> by_format = {};  // likewise; the first is `snapshots`
+  Pool* ring = nullptr;                                // likewise, or without a decode ring
+
+  Pool& of(SnapshotFormat format) const { return *by_format[static_cast<std::size_t>(format)]; }
+  Pool& of(const SnapshotRef& ref) const { return of(ref.format); }
 };
 
 // The pools a plan asks for, in the order that map_pools() reads them back.

@@ -123,7 +123,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   std::string key = space_key(space);
   sequence::SequenceState state(core.plan, core.layers, core.pools, key,
                                 {tokens.begin(), tokens.end()});
-  ItemId snapshot = kNoItem;
+  arena::SnapshotRef snapshot;
   {
     const std::lock_guard lock(core.mutex);
     if (Status status = core.check_sequences(); !status) return status;
@@ -136,10 +136,10 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     if (match.usable > 0) state.adopt(std::move(match.tables), match.usable);
     // Behind the window nothing is needed, though the index may still have it.
     state.trim_windows();
-    snapshot = match.snapshot.item;
-    if (snapshot != kNoItem) core.pools.snapshots->retain(snapshot);
+    snapshot = match.snapshot;
+    if (snapshot.item != kNoItem) core.pools.of(snapshot).retain(snapshot.item);
     if (Status status = state.take_slot(core); !status) {
-      if (snapshot != kNoItem) core.pools.snapshots->release(snapshot);
+      if (snapshot.item != kNoItem) core.pools.of(snapshot).release(snapshot.item);
       state.release();
       return status;
     }
@@ -152,14 +152,14 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     core.counters.cached_tokens += match.usable;
   }
   std::byte* slot = state.slot_bytes();
-  if (slot != nullptr && snapshot != kNoItem) {
-    std::memcpy(slot, core.pools.snapshots->data(snapshot), core.plan.slot_bytes());
+  if (slot != nullptr && snapshot.item != kNoItem) {
+    core.restore(snapshot, slot);
   } else if (slot != nullptr) {
     std::memset(slot, 0, core.plan.slot_bytes());
   }
-  if (snapshot != kNoItem) {
+  if (snapshot.item != kNoItem) {
     const std::lock_guard lock(core.mutex);
-    core.pools.snapshots->release(snapshot);
+    core.pools.of(snapshot).release(snapshot.item);
   }
   sequence->state.emplace(std::move(state));
   return Sequence(std::move(sequence));
@@ -175,6 +175,7 @@ Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpa
   explanation.cached_tokens = match.usable;
   explanation.nearest_snapshot = match.nearest_snapshot;
   explanation.limit = match.limit;
+  if (match.snapshot.item != kNoItem) explanation.snapshot_format = match.snapshot.format;
   return explanation;
 }
 
@@ -192,7 +193,8 @@ CacheStats Cache::stats() const {
   for (const arena::Pool* pool : core_->pools.pages) stats.pages += pool->live_items();
   if (core_->pools.slots != nullptr) {
     stats.slots = core_->pools.slots->live_items();
-    stats.snapshots = core_->pools.snapshots->live_items();
+    for (const arena::Pool* pool : core_->pools.by_format) stats.snapshots += pool->live_items();
+    stats.lossy_snapshots = stats.snapshots - core_->pools.snapshots->live_items();
   }
   if (core_->pools.ring != nullptr) stats.ring_snapshots = core_->pools.ring->live_items();
   stats.indexed_blocks = counts.blocks;

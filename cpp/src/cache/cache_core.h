@@ -37,6 +37,9 @@ class CacheCore final : public arena::ItemSource {
   // kInvalidArgument: the plan has no such group.
   Status check_group(std::size_t group) const;
 
+  // Fills a slot with the state that a snapshot keeps, which somebody must hold.
+  void restore(const arena::SnapshotRef& snapshot, std::byte* slot) const;
+
   // Locked. kOutOfCapacity: as many sequences are open as the plan allows.
   Status check_sequences() const;
 

@@ -97,12 +97,21 @@ bool has_windows(const StatePlan& plan, const PrefixShape& shape, std::uint64_t 
   return true;
 }
 
-// Locked. Fills `pins` and `shape` with what save() stores of `tokens`.
-void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::int32_t> tokens,
-                Pins& pins, PrefixShape& shape) {
+Status check_exact(const prefix::Match& match) {
+  if (match.snapshot.format == SnapshotFormat::kExact) return Status::ok();
+  return Status::unsupported("save: the snapshot at ", match.usable, " is ",
+                             snapshot_format_name(match.snapshot.format),
+                             ", files hold exact ones; take an exact snapshot() there");
+}
+
+// Locked. Fills `pins` and `shape` with what save() stores of `tokens`. kUnsupported: the state at
+// the end of the prefix is not exact.
+Status pin_prefix(CacheCore& core, const std::string& key, std::span<const std::int32_t> tokens,
+                  Pins& pins, PrefixShape& shape) {
   prefix::Match whole = match_whole(core, key, tokens);
   shape.tokens = whole.usable;
-  if (whole.usable == 0) return;
+  if (whole.usable == 0) return Status::ok();
+  if (Status status = check_exact(whole); !status) return status;
   pins.pages = std::move(whole.tables);
   for (std::size_t group = 0; group < pins.pages.size(); ++group) {
     auto& pages = pins.pages[group];
@@ -111,12 +120,12 @@ void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::in
       if (page != kNoItem) core.pools.pages[group]->retain(page);
     }
   }
-  if (!core.plan.has_fixed_state()) return;
+  if (!core.plan.has_fixed_state()) return Status::ok();
   // The same prompt again runs its last token, so it needs the state before it as well.
   if (whole.usable == tokens.size()) {
     const prefix::Match again = core.index.match(key, tokens, false);
     const bool covered = has_windows(core.plan, shape, again.usable);
-    if (again.usable > 0 && covered) {
+    if (again.usable > 0 && covered && check_exact(again)) {
       shape.snapshots.push_back(again.usable);
       pins.snapshots.push_back(again.snapshot.item);
     }
@@ -124,6 +133,7 @@ void pin_prefix(CacheCore& core, const std::string& key, std::span<const std::in
   shape.snapshots.push_back(whole.usable);
   pins.snapshots.push_back(whole.snapshot.item);
   for (const ItemId snapshot : pins.snapshots) core.pools.snapshots->retain(snapshot);
+  return Status::ok();
 }
 
 // Blocks of one group that a saved prefix fills: [0, sinks) and [first, last).
@@ -197,7 +207,8 @@ bool is_resident(CacheCore& core, const std::string& key, const persist::PromptC
   const std::span<const std::int32_t> tokens = file.tokens();
   if (match_whole(core, key, tokens).usable != shape.tokens) return false;
   return std::all_of(shape.snapshots.begin(), shape.snapshots.end(), [&](std::uint64_t position) {
-    return core.index.find_snapshot(key, tokens, position).position == position;
+    const prefix::SnapshotRef found = core.index.find_snapshot(key, tokens, position);
+    return found.position == position && found.format == SnapshotFormat::kExact;
   });
 }
 
@@ -214,7 +225,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   PrefixShape shape;
   {
     const std::lock_guard lock(core.mutex);
-    pin_prefix(core, key, tokens, pins, shape);
+    if (Status status = pin_prefix(core, key, tokens, pins, shape); !status) return status;
   }
   if (shape.tokens == 0) {
     return Status::not_found("save: no prefix of these ", tokens.size(),

@@ -184,26 +184,6 @@ Status Sequence::advance(std::uint64_t positions) {
   return state.advance(positions, cache.backing);
 }
 
-Result<std::uint64_t> Sequence::snapshot() {
-  if (!core_) return closed();
-  const std::lock_guard own(core_->mutex);
-  if (Status status = core_->check_idle("snapshot"); !status) return status;
-  CacheCore& cache = *core_->cache;
-  sequence::SequenceState& state = *core_->state;
-  if (!cache.plan.has_fixed_state() || state.length() == 0) return state.length();
-  ItemId item = kNoItem;
-  {
-    const std::lock_guard lock(cache.mutex);
-    auto taken = state.take_snapshot(cache);
-    if (!taken) return taken.status();
-    item = *taken;
-  }
-  if (cache.backing) {
-    std::memcpy(cache.pools.snapshots->data(item), state.slot_bytes(), cache.plan.slot_bytes());
-  }
-  return state.length();
-}
-
 std::vector<std::uint64_t> Sequence::prefill_stops() const {
   if (!core_) return {};
   const std::lock_guard own(core_->mutex);
@@ -225,14 +205,10 @@ Status Sequence::publish() {
   if (Status status = core_->check_idle("publish"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  std::vector<prefix::SnapshotRef> snapshots;
-  for (const sequence::HeldSnapshot& held : state.snapshots()) {
-    snapshots.push_back({held.position, held.item});
-  }
   const std::lock_guard lock(cache.mutex);
   const std::uint64_t end = state.publishable();
   cache.index.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
-                     snapshots);
+                     state.snapshots());
   state.mark_published();
   state.forget_snapshots();
   return Status::ok();
@@ -267,35 +243,36 @@ Status Sequence::truncate(std::uint64_t position) {
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (Status status = state.check_truncate(position); !status) return status;
-  ItemId source = kNoItem;
+  arena::SnapshotRef source;
   {
     const std::lock_guard lock(cache.mutex);
     if (cache.plan.has_fixed_state() && position != 0 && position != state.length()) {
       std::uint64_t nearest = 0;
-      for (const sequence::HeldSnapshot& held : state.snapshots()) {
-        if (held.position == position) source = held.item;
-        if (held.position <= position) nearest = std::max(nearest, held.position);
-      }
-      const prefix::SnapshotRef indexed = cache.index.find_snapshot(
-          state.space(), std::span(state.tokens()).first(state.length()), position);
-      nearest = std::max(nearest, indexed.position);
-      if (source == kNoItem && indexed.position == position) source = indexed.item;
-      if (source == kNoItem) {
+      const auto consider = [&](const arena::SnapshotRef& ref) {
+        if (ref.item == kNoItem || ref.position > position) return;
+        nearest = std::max(nearest, ref.position);
+        const bool better = source.item == kNoItem || ref.format < source.format;
+        if (ref.position == position && better) source = ref;
+      };
+      for (const arena::SnapshotRef& held : state.snapshots()) consider(held);
+      consider(cache.index.find_snapshot(
+          state.space(), std::span(state.tokens()).first(state.length()), position));
+      if (source.item == kNoItem) {
         return Status::unsupported("truncate to ", position, ": the fixed-size state is at ",
                                    state.length(), " and the nearest snapshot below is at ",
                                    nearest, "; take a snapshot() where you may rewind to");
       }
-      cache.pools.snapshots->retain(source);
+      cache.pools.of(source).retain(source.item);
     }
   }
   const bool restart = position == 0 && state.length() > 0;
-  if (state.slot_bytes() != nullptr && source != kNoItem) {
-    std::memcpy(state.slot_bytes(), cache.pools.snapshots->data(source), cache.plan.slot_bytes());
+  if (state.slot_bytes() != nullptr && source.item != kNoItem) {
+    cache.restore(source, state.slot_bytes());
   } else if (state.slot_bytes() != nullptr && restart) {
     std::memset(state.slot_bytes(), 0, cache.plan.slot_bytes());
   }
   const std::lock_guard lock(cache.mutex);
-  if (source != kNoItem) cache.pools.snapshots->release(source);
+  if (source.item != kNoItem) cache.pools.of(source).release(source.item);
   state.truncate(position);
   return Status::ok();
 }

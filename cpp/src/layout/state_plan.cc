@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/sha256.h"
+#include "layout/snapshot_layout.h"
 #include "layout/spans.h"
 
 namespace kvcache {
@@ -150,6 +151,10 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
                                     " bytes do not fit 64 bits; lower ring_depth or sequences");
   }
   plan.decls_ = std::move(decls);
+  for (std::size_t format = 0; format < kSnapshotFormats; ++format) {
+    plan.snapshots_[format] =
+        lay_out_snapshot(plan.fixed_, plan.decls_, static_cast<SnapshotFormat>(format));
+  }
   return plan;
 }
 

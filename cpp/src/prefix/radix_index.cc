@@ -129,7 +129,9 @@ Match RadixIndex::match(std::string_view space, std::span<const std::int32_t> to
       match.limit = HitLimit::kWindow;
       at_most = limit;
     }
-    if (snapshot != UINT32_MAX) match.snapshot = {usable, snapshots_[snapshot].item};
+    if (snapshot != UINT32_MAX) {
+      match.snapshot = {usable, snapshots_[snapshot].item, snapshots_[snapshot].format};
+    }
   }
   match.usable = usable;
   match.tables = path_tables(path, usable);
@@ -154,7 +156,8 @@ SnapshotRef RadixIndex::find_snapshot(std::string_view space, std::span<const st
   if (root == kNoNode || !plan_.has_fixed_state()) return {};
   const std::uint32_t index = deepest_snapshot(walk(root, tokens), at_most);
   if (index == UINT32_MAX) return {};
-  return {snapshots_[index].position, snapshots_[index].item};
+  const Snapshot& found = snapshots_[index];
+  return {found.position, found.item, found.format};
 }
 
 // ---- Writing ----------------------------------------------------------------------------------
@@ -334,6 +337,13 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
                                      return snapshots_[index].position < position;
                                    });
   if (at != held.end() && snapshots_[*at].position == ref.position) {
+    Snapshot& known = snapshots_[*at];
+    if (ref.format < known.format) {  // the more precise one takes its place
+      pools_.of(ref).retain_indexed(ref.item);
+      pools_.of(known.format).release_indexed(known.item);
+      known.item = ref.item;
+      known.format = ref.format;
+    }
     policy_->use(evict::snapshot_unit(*at), clock_);
     return;
   }
@@ -345,8 +355,8 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
     index = free_snapshots_.back();
     free_snapshots_.pop_back();
   }
-  snapshots_[index] = {ref.position, ref.item, id};
-  pools_.snapshots->retain_indexed(ref.item);
+  snapshots_[index] = {ref.position, ref.item, id, ref.format};
+  pools_.of(ref).retain_indexed(ref.item);
   held.insert(at, index);
   ++counts_.snapshots;
   policy_->add_snapshot(index, id, ref.position, clock_);
@@ -385,7 +395,8 @@ bool RadixIndex::evict_one() {
   std::vector<NodeId> held;
   const auto victim = policy_->victim([&](evict::Unit unit) {
     if (unit.kind == evict::UnitKind::kSnapshot) {
-      return !pools_.snapshots->in_use(snapshots_[unit.id].item);
+      const Snapshot& snapshot = snapshots_[unit.id];
+      return !pools_.of(snapshot.format).in_use(snapshot.item);
     }
     if (!tail_in_use(unit.id)) return true;
     held.push_back(unit.id);
@@ -431,7 +442,7 @@ void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
   policy_->erase(evict::snapshot_unit(index));
   policy_->remove_snapshot(index);
   std::erase(nodes_[snapshot.node].snapshots, index);
-  pools_.snapshots->release_indexed(snapshot.item);
+  pools_.of(snapshot.format).release_indexed(snapshot.item);
   snapshot = Snapshot();
   free_snapshots_.push_back(index);
   --counts_.snapshots;

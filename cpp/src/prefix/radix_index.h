@@ -24,14 +24,10 @@ namespace kvcache::prefix {
 using arena::ItemId;
 using arena::kNoItem;
 using arena::PoolMap;
+using arena::SnapshotRef;
 
 // Pages of consecutive blocks, one list for each group; kNoItem where a window has passed.
 using BlockTables = std::vector<std::vector<ItemId>>;
-
-struct SnapshotRef {
-  std::uint64_t position = 0;  // positions the state has seen
-  ItemId item = kNoItem;
-};
 
 struct Match {
   std::uint64_t matched = 0;  // longest known prefix, in tokens
@@ -92,6 +88,7 @@ class RadixIndex {
     std::uint64_t position = 0;
     ItemId item = kNoItem;
     NodeId node = kNoNode;
+    SnapshotFormat format = SnapshotFormat::kExact;
   };
 
   struct Node {

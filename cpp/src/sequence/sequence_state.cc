@@ -74,8 +74,8 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.shared_until_ = length_;
   child.private_from_ = private_from_;
   std::fill(child.written_.begin(), child.written_.end(), length_);
-  for (const HeldSnapshot& held : snapshots_) {
-    pools_.snapshots->retain(held.item);
+  for (const SnapshotRef& held : snapshots_) {
+    pools_.of(held).retain(held.item);
     child.snapshots_.push_back(held);
   }
   shared_until_ = std::max(shared_until_, length_);
@@ -84,19 +84,18 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
 
 // ---- Snapshots and rewinding ------------------------------------------------------------------
 
-Result<ItemId> SequenceState::take_snapshot(arena::ItemSource& source) {
-  auto item = source.allocate(*pools_.snapshots);
-  if (!item) return item.status();
-  if (!snapshots_.empty() && snapshots_.back().position == length_) {
-    pools_.snapshots->release(snapshots_.back().item);
-    snapshots_.pop_back();
+void SequenceState::hold_snapshot(const SnapshotRef& taken) {
+  for (SnapshotRef& held : snapshots_) {
+    if (held.position != taken.position || held.format != taken.format) continue;
+    pools_.of(held).release(held.item);
+    held = taken;
+    return;
   }
-  snapshots_.push_back({length_, *item});
-  return *item;
+  snapshots_.push_back(taken);
 }
 
 void SequenceState::forget_snapshots() {
-  for (const HeldSnapshot& held : snapshots_) pools_.snapshots->release(held.item);
+  for (const SnapshotRef& held : snapshots_) pools_.of(held).release(held.item);
   snapshots_.clear();
 }
 
@@ -126,7 +125,7 @@ void SequenceState::truncate(std::uint64_t position) {
     if (position < shared_until_ && position % block != 0) table.mark_shared(position / block);
   }
   while (!snapshots_.empty() && snapshots_.back().position > position) {
-    pools_.snapshots->release(snapshots_.back().item);
+    pools_.of(snapshots_.back()).release(snapshots_.back().item);
     snapshots_.pop_back();
   }
   ring_.truncate_after(position);

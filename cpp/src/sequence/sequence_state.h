@@ -20,10 +20,7 @@
 
 namespace kvcache::sequence {
 
-struct HeldSnapshot {
-  std::uint64_t position = 0;
-  ItemId item = kNoItem;
-};
+using arena::SnapshotRef;
 
 // Positions [start, stop) in tensors of an engine.
 struct EngineTransfer {
@@ -76,7 +73,7 @@ class SequenceState {
   ItemId slot() const { return slot_; }
   const std::vector<BlockTable>& tables() const { return tables_; }
   std::vector<std::vector<ItemId>> block_tables(std::uint64_t end) const;
-  const std::vector<HeldSnapshot>& snapshots() const { return snapshots_; }
+  const std::vector<SnapshotRef>& snapshots() const { return snapshots_; }
   DecodeRing& ring() { return ring_; }
 
   // ---- Life (locked) ----
@@ -156,9 +153,10 @@ class SequenceState {
   std::uint64_t publishable() const;
 
   // ---- Snapshots and rewinding ----
-  Result<ItemId> take_snapshot(
-      arena::ItemSource& source);  // locked; bytes are copied by the caller
-  void forget_snapshots();         // locked
+  // Locked. Takes over a snapshot at length() that the caller has filled; it replaces one of the
+  // same format there.
+  void hold_snapshot(const SnapshotRef& taken);
+  void forget_snapshots();  // locked
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
@@ -191,8 +189,8 @@ class SequenceState {
   std::vector<std::uint64_t> written_;       // by LayerMap::paged_index
   std::vector<BlockTable> tables_;           // by group
   ItemId slot_ = kNoItem;
-  std::vector<HeldSnapshot> snapshots_;  // not published yet, by ascending position
-  DecodeRing ring_;                      // a fork begins with an empty one
+  std::vector<SnapshotRef> snapshots_;  // not published yet, by ascending position
+  DecodeRing ring_;                     // a fork begins with an empty one
 };
 
 }  // namespace kvcache::sequence

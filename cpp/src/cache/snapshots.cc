@@ -1,0 +1,47 @@
+// Snapshots of the fixed-size state: taken into the pool of their format, restored from it.
+#include <utility>
+
+#include "cache/cache_core.h"
+#include "kvcache/sequence.h"
+#include "sequence/snapshot_codec.h"
+
+namespace kvcache {
+
+void CacheCore::restore(const arena::SnapshotRef& snapshot, std::byte* slot) const {
+  sequence::decode_snapshot(plan, snapshot.format, pools.of(snapshot).data(snapshot.item), slot);
+}
+
+Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
+                                         std::vector<SnapshotError>* errors) {
+  if (!core_) return Status::invalid_argument("the sequence is closed");
+  const std::lock_guard own(core_->mutex);
+  if (Status status = core_->check_idle("snapshot"); !status) return status;
+  CacheCore& cache = *core_->cache;
+  sequence::SequenceState& state = *core_->state;
+  std::vector<SnapshotError> lost;
+  if (cache.plan.has_fixed_state() && state.length() > 0) {
+    arena::Pool& pool = cache.pools.of(format);
+    arena::ItemId item = arena::kNoItem;
+    {
+      const std::lock_guard lock(cache.mutex);
+      auto taken = cache.allocate(pool);
+      if (!taken) return taken.status();
+      item = *taken;
+    }
+    Status status;
+    if (cache.backing) {
+      status = sequence::encode_snapshot(cache.plan, format, state.slot_bytes(), pool.data(item),
+                                         errors == nullptr ? nullptr : &lost);
+    }
+    const std::lock_guard lock(cache.mutex);
+    if (!status) {
+      pool.release(item);
+      return status;
+    }
+    state.hold_snapshot({state.length(), item, format});
+  }
+  if (errors != nullptr) *errors = std::move(lost);
+  return state.length();
+}
+
+}  // namespace kvcache
