@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -27,13 +28,14 @@ _MAX_U32 = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedComponent:
-    """Rows ``[block_tokens, heads, width]`` of one component of one layer inside a page."""
+    """Rows ``[rows, heads, width]`` of one component of one layer inside a page."""
 
     layer: int
     component: str  #: stable name, e.g. ``attention.keys``
     heads: int
     width: int
     dtype: DType  #: stored element
+    record_tokens: int = 1  #: positions that one row stands for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Group:
     sinks: int  #: first positions that a sliding window sees as well
     record_tokens: int  #: positions that one row stands for
     components: tuple[PagedComponent, ...]
-    token_bytes: int  #: stored bytes of one position, all layers of the group
+    token_bytes: int  #: stored bytes of one row (a position or a record), all layers of the group
     page_bytes: int  #: bytes of one block
 
 
@@ -69,7 +71,7 @@ class StatePlan:
     Args:
         declarations: what the model keeps, one entry for each component.
         memory: budget for pages, slots and snapshots together, as bytes or as text ("2GiB").
-        block_tokens: positions in a block.
+        block_tokens: positions in a block; a multiple of every ``record_tokens``.
         sequences: sequences that may be open at once.
         ring_depth: copies of its fixed-size state that each sequence may keep by
             `Sequence.record`, up to 4096; 0 for no decode ring.
@@ -77,7 +79,8 @@ class StatePlan:
             False, for keys stored before it, allows `Sequence.shift`.
 
     Raises:
-        InvalidArgumentError: a value out of range, or declarations that contradict each other.
+        InvalidArgumentError: a value out of range, declarations that contradict each other, or
+            blocks without a whole number of records.
         UnsupportedError: a component that has no run-time home.
     """
 
@@ -112,7 +115,7 @@ class StatePlan:
         model: Model,
         *,
         memory: str | int,
-        block_tokens: int = 16,
+        block_tokens: int | None = None,
         format: Storage | str = KvStorageFormat.F16,  # noqa: A002 - the field's word
         sequences: int = 64,
         state_dtype: str = "f32",
@@ -124,7 +127,8 @@ class StatePlan:
         Args:
             model: the model; its draft layers are not part of the plan.
             memory: see the class.
-            block_tokens: see the class.
+            block_tokens: see the class; None for 16, or the least multiple of it that suits a
+                model with pooled state.
             format: storage of attention rows: ``"f16"``, ``"bf16"``, ``"f32"``, ``"int8"`` or a
                 storage format's name; see `declare`.
             sequences: see the class.
@@ -141,6 +145,8 @@ class StatePlan:
                 f"model: expected what kvcache.models.from_config() returns, got {model!r}"
             )
         declarations = declare(model.schedule, storage=format, state_dtype=state_dtype)
+        if block_tokens is None:
+            block_tokens = math.lcm(16, *(decl.record_tokens for decl in declarations))
         return cls(
             declarations,
             memory=memory,
@@ -166,6 +172,7 @@ class StatePlan:
                         heads=part.heads,
                         width=part.width,
                         dtype=self.declarations[part.decl].dtype,
+                        record_tokens=group.record_tokens,
                     )
                     for part in group.components
                 ),
@@ -204,8 +211,14 @@ class StatePlan:
         }
 
     def paged_components(self, layer: int) -> tuple[PagedComponent, ...]:
-        """Components of one layer that grow by the position, in declared order; empty for none."""
-        return self._by_layer.get(as_count(layer, "layer"), ())
+        """Components of one layer with a row a position, in declared order; empty for none."""
+        parts = self._by_layer.get(as_count(layer, "layer"), ())
+        return tuple(part for part in parts if part.record_tokens == 1)
+
+    def streams(self, layer: int) -> tuple[PagedComponent, ...]:
+        """Components of one layer that pool several positions into a record; empty for none."""
+        parts = self._by_layer.get(as_count(layer, "layer"), ())
+        return tuple(part for part in parts if part.record_tokens > 1)
 
     @property
     def slot_bytes(self) -> int:

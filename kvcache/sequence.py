@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.layouts import Layouts
-    from kvcache.plan import StatePlan
+    from kvcache.plan import PagedComponent, StatePlan
 
 __all__ = ["Sequence"]
 
@@ -47,7 +47,11 @@ def as_row_dtype(dtype: Any) -> Any:
     raise InvalidArgumentError(f"dtype: expected {known}, got {dtype!r}")
 
 
-def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
+def _empty_rows(part: PagedComponent, rows: int, dtype: str | None) -> Any:
+    """Room for rows of a component, in ``dtype`` where it can be read as that."""
+    natural = _NATURAL_DTYPES[part.dtype]
+    dtype = natural if dtype is None or natural not in _ROW_DTYPES else dtype
+    shape = (rows, part.heads, part.width)
     if dtype == "bfloat16":
         return _core.Bfloat16Array(np.empty(shape, np.uint16))
     return np.empty(shape, dtype)
@@ -55,12 +59,7 @@ def _empty_rows(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Any:
 
 def empty_parts(plan: StatePlan, layer: int, count: int, dtype: Any) -> list[Any]:
     """Room for `count` rows of each component of a layer; None for their natural types."""
-    rows = []
-    for part in plan.paged_components(layer):
-        natural = _NATURAL_DTYPES[part.dtype]
-        chosen = natural if dtype is None or natural not in _ROW_DTYPES else dtype
-        rows.append(_empty_rows((count, part.heads, part.width), chosen))
-    return rows
+    return [_empty_rows(part, count, dtype) for part in plan.paged_components(layer)]
 
 
 def _layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]]:
@@ -235,6 +234,67 @@ class Sequence:
         """
         _core.prepare(self._core, as_count(positions, "positions"))
 
+    def write_records(self, layer: int, name: str, first: int, records: Rows) -> None:
+        """Store records of pooled state, each of which stands for several positions.
+
+        Record j of a stream that pools r positions stands for ``[j * r, (j + 1) * r)`` and is
+        written once all of them are known; `advance` asks for every record that is complete then.
+
+        Args:
+            layer: index of the decoder layer.
+            name: the component, e.g. ``"state.pooling.0.pooled"``; see `StatePlan.streams`.
+            first: first record, within the complete and the written ones.
+            records: ``[records, heads, width]``; see `write`.
+
+        Raises:
+            NotFoundError: the layer has no such stream; the message lists those it has.
+            OutOfCapacityError, NonFiniteError, InvalidArgumentError: as for `write`.
+        """
+        self._core.write_records(
+            as_layer(layer), as_text(name, "name"), as_count(first, "first"), records
+        )
+
+    def read_records(
+        self, layer: int, name: str, first: int, stop: int, dtype: str | None = None
+    ) -> Any:
+        """Decode records ``[first, stop)`` of pooled state.
+
+        Args:
+            layer: index of the decoder layer.
+            name: the component; see `write_records`.
+            first: first record.
+            stop: one past the last record.
+            dtype: as for `read`.
+
+        Returns:
+            ``[stop - first, heads, width]``.
+
+        Raises:
+            NotFoundError: the layer has no such stream.
+            InvalidArgumentError: records not written, an unknown dtype, or closed.
+        """
+        layer, name = as_layer(layer), as_text(name, "name")
+        first, stop = as_count(first, "first"), as_count(stop, "stop")
+        dtype = as_row_dtype(dtype)
+        written = self._core.written_records(layer, name)
+        if not first <= stop <= written:
+            raise InvalidArgumentError(
+                f"records [{first}, {stop}) of {name} in layer {layer} are not within the "
+                f"{written} written ones"
+            )
+        [part] = [part for part in self._plan.streams(layer) if part.component == name]
+        records = _empty_rows(part, stop - first, dtype)
+        self._core.read_records(layer, name, first, records)
+        return records
+
+    def written_records(self, layer: int, name: str) -> int:
+        """Records written of one stream, complete or not.
+
+        Raises:
+            NotFoundError: the layer has no such stream.
+        """
+        return self._core.written_records(as_layer(layer), as_text(name, "name"))
+
     def block_table(self, group: int) -> NDArray[np.int32]:
         """The page of each block in one group, for kernels that go by `Cache.pages`.
 
@@ -371,8 +431,9 @@ class Sequence:
                 `write`; what the pages hold is taken as it is.
 
         Raises:
-            InvalidArgumentError: a layer's rows are missing, or the tokens are not known; in place,
-                the pages were not prepared.
+            InvalidArgumentError: rows of a layer, or records of pooled state that are complete
+                then, are missing; the tokens are not known; or, in place, the pages were not
+                prepared.
         """
         count = as_count(positions, "positions")
         if in_place:

@@ -77,6 +77,23 @@ class VerifySession:
         components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
         self._core.write(as_layer(layer), components)
 
+    def write_records(self, layer: int, name: str, records: Any) -> None:
+        """Store the records of pooled state that the session's rows complete.
+
+        Args:
+            layer: index of the decoder layer.
+            name: the component; see `Sequence.write_records`.
+            records: ``[records, heads, width]``, the records from ``positions[0] // r`` up to
+                ``(positions[0] + rows) // r`` of a stream that pools r positions; may be none.
+                `commit` keeps those that the accepted rows complete.
+
+        Raises:
+            NotFoundError: the layer has no such stream.
+            NonFiniteError: an INT8 record is not finite.
+            InvalidArgumentError: a wrong shape or number, or the session has ended.
+        """
+        self._core.write_records(as_layer(layer), as_text(name, "name"), records)
+
     def state(self, row: int, layer: int, name: str) -> NDArray[Any]:
         """A writable view of one fixed-size tensor as it is after ``row``; to be filled.
 
@@ -103,8 +120,9 @@ class VerifySession:
             The sequence's new ``length``.
 
         Raises:
-            InvalidArgumentError: ``accepted`` is out of range, a layer is not written, a tensor of
-                the accepted row was never taken, or the session has ended. Nothing was changed.
+            InvalidArgumentError: ``accepted`` is out of range, a layer or a stream is not written,
+                a tensor of the accepted row was never taken, or the session has ended. Nothing was
+                changed.
         """
         return self._core.commit(as_count(accepted, "accepted"))
 

@@ -37,6 +37,20 @@ void read_rows(const Sequence& sequence, std::int32_t layer, std::uint64_t start
   unwrap(sequence.read(layer, start, rows.views()));
 }
 
+void write_records(Sequence& sequence, std::int32_t layer, const std::string& name,
+                   std::uint64_t first, const py::object& records) {
+  const Components<RowsView> rows({records});
+  const ReleaseGil nogil;
+  unwrap(sequence.write_records(layer, name, first, rows.views()[0]));
+}
+
+void read_records(const Sequence& sequence, std::int32_t layer, const std::string& name,
+                  std::uint64_t first, const py::object& records) {
+  const Components<MutableRowsView> rows({records});
+  const ReleaseGil nogil;
+  unwrap(sequence.read_records(layer, name, first, rows.views()[0]));
+}
+
 py::array state_array(const Sequence& sequence, std::int32_t layer, const std::string& name) {
   StateView view = [&] {
     const ReleaseGil nogil;
@@ -73,6 +87,16 @@ void bind_sequence(py::module_& m) {
            })
       .def("write", &write_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
       .def("read", &read_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
+      .def("write_records", &write_records, py::arg("layer"), py::arg("name"), py::arg("first"),
+           py::arg("records"))
+      .def("read_records", &read_records, py::arg("layer"), py::arg("name"), py::arg("first"),
+           py::arg("records"))
+      .def(
+          "written_records",
+          [](const Sequence& s, std::int32_t layer, const std::string& name) {
+            return unwrap(s.written_records(layer, name));
+          },
+          py::arg("layer"), py::arg("name"), release_gil())
       .def("state", &state_array, py::arg("layer"), py::arg("name"))
       .def(
           "advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())

@@ -39,6 +39,13 @@ void write_rows(VerifySession& session, std::int32_t layer,
   unwrap(session.write(layer, rows.views()));
 }
 
+void write_records(VerifySession& session, std::int32_t layer, const std::string& name,
+                   const py::object& records) {
+  const Components<kvcache::codec::RowsView> rows({records});
+  const ReleaseGil nogil;
+  unwrap(session.write_records(layer, name, rows.views()[0]));
+}
+
 py::array state_array(VerifySession& session, std::uint64_t row, std::int32_t layer,
                       const std::string& name) {
   StateView view = [&] {
@@ -58,6 +65,7 @@ void bind_verify(py::module_& m) {
       .def_property_readonly("is_open", py::cpp_function(&VerifySession::is_open, release_gil()))
       .def("tokens", &token_array)
       .def("write", &write_rows, py::arg("layer"), py::arg("components"))
+      .def("write_records", &write_records, py::arg("layer"), py::arg("name"), py::arg("records"))
       .def("state", &state_array, py::arg("row"), py::arg("layer"), py::arg("name"))
       .def(
           "commit", [](VerifySession& s, std::uint64_t n) { return unwrap(s.commit(n)); },

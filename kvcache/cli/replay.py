@@ -71,7 +71,11 @@ def add_parser(subparsers: Any) -> None:
         help="how attention state is stored: f16, bf16, f32 or int8 (default: f16)",
     )
     parser.add_argument(
-        "--block-tokens", metavar="N", type=_positive, default=16, help="positions per block (16)"
+        "--block-tokens",
+        metavar="N",
+        type=_positive,
+        help="positions per block (default: 16, or a multiple of it that holds whole records of "
+        "pooled state)",
     )
     parser.add_argument(
         "--requests", metavar="N", type=_positive, help="serve only the first N requests"

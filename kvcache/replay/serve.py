@@ -175,10 +175,8 @@ class Replay:
         while (start := seq.length) < stop:
             chunk = min(stop - start, self._chunk_tokens)
             if self._real_bytes:
-                self._model.write(seq, start, keys[start : start + chunk])
-                self._report.written_bytes += (
-                    chunk * self._model.token_bytes + self._model.fixed_bytes
-                )
+                written = self._model.write(seq, start, keys[start : start + chunk])
+                self._report.written_bytes += written
             with self._stopwatch("advance"):
                 seq.advance(chunk)
             if seq.length < stop:

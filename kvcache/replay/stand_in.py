@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvcache.plan import StatePlan
+    from kvcache import _core
+    from kvcache.plan import PagedComponent, StatePlan
     from kvcache.replay.timing import Stopwatch
     from kvcache.sequence import Sequence
 
@@ -39,7 +40,7 @@ class Checked:
 @dataclass(frozen=True, slots=True)
 class _PagedLayer:
     layer: int
-    window: int  # positions a query sees; 0 for all
+    needs: _core.Group  # which positions a hit restores
     rows: tuple[RowWorkload, ...]  # in the order of Sequence.write's arguments
     row_bytes: tuple[int, ...]  # stored bytes of one position
     stored: DType  # element of every component
@@ -49,6 +50,25 @@ class _PagedLayer:
         step = min(workload.tile_rows for workload in self.rows)
         for first in range(start, stop, step):
             yield first, min(first + step, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Records pooled over positions; each is what the last of its positions makes it."""
+
+    layer: int
+    name: str
+    record_tokens: int
+    rows: RowWorkload
+    row_bytes: int  # stored bytes of one record
+    stored: DType
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
+        """First record and positions of pieces of the records that [start, stop) completes."""
+        step, last = self.rows.tile_rows, stop // self.record_tokens
+        for first in range(start // self.record_tokens, last, step):
+            end = min(first + step, last) * self.record_tokens
+            yield first, slice((first + 1) * self.record_tokens - 1, end, self.record_tokens)
 
 
 class StandInModel:
@@ -65,35 +85,57 @@ class StandInModel:
     def __init__(self, plan: StatePlan, stopwatch: Stopwatch) -> None:
         self._stopwatch = stopwatch
         self._layers = _paged_layers(plan)
+        self._streams = _streams(plan)
         self._fixed = [FixedWorkload(fixed.layer, fixed.name, fixed.bytes) for fixed in plan.fixed]
-        self.token_bytes = sum(sum(layer.row_bytes) for layer in self._layers)
-        self.fixed_bytes = sum(fixed.size_bytes for fixed in self._fixed)
 
-    def write(self, seq: Sequence, start: int, keys: NDArray[np.uint64]) -> None:
-        """Write every component of the positions from `start` that have these prefix keys."""
+    def write(self, seq: Sequence, start: int, keys: NDArray[np.uint64]) -> int:
+        """Write every component of the positions from `start` that have these prefix keys.
+
+        Returns:
+            Stored bytes written.
+        """
+        written = sum(fixed.size_bytes for fixed in self._fixed)
         for layer in self._layers:
             for first, stop in layer.spans(start, start + keys.size):
                 piece = keys[first - start : stop - start]
-                rows: list[Any] = [workload.rows(piece) for workload in layer.rows]
-                if layer.stored is DType.BF16:
-                    rows = [Bfloat16Array(bits) for bits in rows]
+                rows = [_given(layer.stored, workload.rows(piece)) for workload in layer.rows]
                 with self._stopwatch("write"):
                     seq.write(layer.layer, first, *rows)
+                written += sum(layer.row_bytes) * piece.size
+        for stream in self._streams:
+            for first, ends in stream.spans(start, start + keys.size):
+                records = stream.rows.rows(_shifted(keys, ends, start))
+                written += stream.row_bytes * len(records)
+                given = _given(stream.stored, records)
+                with self._stopwatch("write"):
+                    seq.write_records(stream.layer, stream.name, first, given)
         for fixed in self._fixed:
             state = _raw(seq.state(fixed.layer, fixed.name))
             for span, expected in fixed.tiles(keys[-1]):
                 state[span] = expected
+        return written
 
     def check(self, seq: Sequence, keys: NDArray[np.uint64]) -> Checked:
         """Compare all state that a hit of `len(keys)` positions restored with what was written."""
         verified, mismatches = 0, 0
         for layer in self._layers:
-            begin = max(0, keys.size - (layer.window - 1)) if layer.window else 0
-            for first, stop in layer.spans(begin, keys.size):
+            sinks, window = layer.needs.sink_end(keys.size), layer.needs.live_start(keys.size)
+            for first, stop in (*layer.spans(0, sinks), *layer.spans(window, keys.size)):
                 wrong = self._wrong_rows(seq, layer, first, keys[first:stop])
                 mismatches += sum(wrong)
                 for row_bytes, count in zip(layer.row_bytes, wrong, strict=True):
                     verified += row_bytes * (stop - first - count)
+        for stream in self._streams:
+            for first, ends in stream.spans(0, keys.size):
+                expected = stream.rows.rows(keys[ends])
+                stop = first + len(expected)
+                with self._stopwatch("read"):
+                    records = seq.read_records(
+                        stream.layer, stream.name, first, stop, _asked(stream.stored)
+                    )
+                count = _wrong(stream.stored, expected, records)
+                mismatches += count
+                verified += stream.row_bytes * (len(expected) - count)
         for fixed in self._fixed:
             state = _raw(seq.state(fixed.layer, fixed.name))
             tiles = fixed.tiles(keys[-1])
@@ -106,14 +148,10 @@ class StandInModel:
     def _wrong_rows(
         self, seq: Sequence, layer: _PagedLayer, start: int, keys: NDArray[np.uint64]
     ) -> list[int]:
-        int8 = layer.stored is DType.I8
         with self._stopwatch("read"):
-            restored = seq.read(
-                layer.layer, start, start + keys.size, dtype="float32" if int8 else None
-            )
-        compare = _wrong_int8 if int8 else _wrong_exact
+            restored = seq.read(layer.layer, start, start + keys.size, dtype=_asked(layer.stored))
         return [
-            compare(workload.rows(keys), _bits(rows))
+            _wrong(layer.stored, workload.rows(keys), rows)
             for workload, rows in zip(layer.rows, restored, strict=False)
         ]
 
@@ -123,11 +161,10 @@ _ELEMENTS = {DType.F16: "float16", DType.I8: "float16", DType.BF16: "uint16", DT
 
 def _paged_layers(plan: StatePlan) -> list[_PagedLayer]:
     layers = []
-    for group in plan.groups:
+    for group, core in zip(plan.groups, plan.core.groups, strict=True):
+        if group.record_tokens > 1:
+            continue
         stored = group.components[0].dtype
-        if stored not in _ELEMENTS:
-            raise UnsupportedError(f"rows of {stored.value} have no stand-in in a replay")
-        scale = 4 if stored is DType.I8 else 0
         for layer in sorted({component.layer for component in group.components}):
             parts = plan.paged_components(layer)
             if any(part not in group.components for part in parts):
@@ -135,19 +172,58 @@ def _paged_layers(plan: StatePlan) -> list[_PagedLayer]:
                     f"layer {layer}: its components differ in window or storage, which the engine "
                     f"of a replay does not have; `kvcache plan` sizes the model"
                 )
-            layers.append(
-                _PagedLayer(
-                    layer,
-                    group.window,
-                    tuple(
-                        RowWorkload(layer, p.component, p.heads, p.width, _ELEMENTS[stored])
-                        for p in parts
-                    ),
-                    tuple(p.heads * (p.width * stored.bytes + scale) for p in parts),
-                    stored,
-                )
-            )
+            rows = tuple(_workload(part) for part in parts)
+            row_bytes = tuple(_row_bytes(part) for part in parts)
+            layers.append(_PagedLayer(layer, core, rows, row_bytes, stored))
     return layers
+
+
+def _streams(plan: StatePlan) -> list[_Stream]:
+    return [
+        _Stream(
+            part.layer,
+            part.component,
+            part.record_tokens,
+            _workload(part),
+            _row_bytes(part),
+            part.dtype,
+        )
+        for group in plan.groups
+        for part in group.components
+        if part.record_tokens > 1
+    ]
+
+
+def _workload(part: PagedComponent) -> RowWorkload:
+    if part.dtype not in _ELEMENTS:
+        raise UnsupportedError(f"rows of {part.dtype.value} have no stand-in in a replay")
+    return RowWorkload(part.layer, part.component, part.heads, part.width, _ELEMENTS[part.dtype])
+
+
+def _row_bytes(part: PagedComponent) -> int:
+    scale = 4 if part.dtype is DType.I8 else 0
+    return part.heads * (part.width * part.dtype.bytes + scale)
+
+
+def _given(stored: DType, rows: NDArray[Any]) -> Any:
+    """Rows as `Sequence.write` takes them."""
+    return Bfloat16Array(rows) if stored is DType.BF16 else rows
+
+
+def _asked(stored: DType) -> str | None:
+    """The dtype to read rows in: INT8 wider than it was written, else as stored."""
+    return "float32" if stored is DType.I8 else None
+
+
+def _wrong(stored: DType, expected: NDArray[Any], restored: Any) -> int:
+    """How many rows are not what was written."""
+    compare = _wrong_int8 if stored is DType.I8 else _wrong_exact
+    return compare(expected, _bits(restored))
+
+
+def _shifted(keys: NDArray[np.uint64], at: slice, start: int) -> NDArray[np.uint64]:
+    """The keys at these positions, where the first key is that of position `start`."""
+    return keys[at.start - start : at.stop - start : at.step]
 
 
 def _raw(state: NDArray[Any]) -> NDArray[np.uint8]:

@@ -90,6 +90,50 @@ static int decode_in_place(kvcache_cache* cache) {
   return 0;
 }
 
+/* A window of 2 with a sink, and records of 4 positions beside it. */
+static int records_test(void) {
+  const uint64_t shape[2] = {1, kWidth};
+  const char* name = "state.pooling.0.pooled";
+  const kvcache_state_decl decls[2] = {
+      {"l0.k", 0, "attention.keys", KVCACHE_PAGED_KV, KVCACHE_F16, shape, 2, 0, 2, 0, 1, 1},
+      {"l0.p", 0, name, KVCACHE_PAGED_KV, KVCACHE_F16, shape, 2, 0, 0, 0, 0, 4}};
+  const kvcache_options odd = {1 << 20, 6, 1, NULL, 0}, options = {1 << 20, 8, 1, NULL, 0};
+  static float rows[kTokens][kWidth], read[kTokens][kWidth];
+  kvcache_rows keys = {rows, KVCACHE_F32, kTokens, 1, kWidth, sizeof rows[0], sizeof rows[0]};
+  kvcache_rows records = keys, back = keys;
+  int32_t tokens[kTokens];
+  kvcache_cache* cache = NULL;
+  kvcache_sequence* sequence = NULL;
+  int i;
+  for (i = 0; i < kTokens; ++i) {
+    tokens[i] = i;
+    rows[i][0] = (float)i;
+  }
+  records.tokens = back.tokens = kTokens / 4;
+  back.data = read;
+  CHECK(kvcache_cache_create(decls, 2, &odd, &cache) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(strstr(kvcache_last_error(), "block_tokens to a multiple") != NULL);
+  CHECK(kvcache_cache_create(decls, 2, &options, &cache) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, 0, &sequence) == KVCACHE_OK);
+  CHECK(kvcache_sequence_write(sequence, 0, 0, &keys, 1) == KVCACHE_OK);
+  CHECK(kvcache_sequence_advance(sequence, kTokens) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_write_records(sequence, 0, "none", 0, &records) == KVCACHE_NOT_FOUND);
+  CHECK(kvcache_sequence_write_records(sequence, 0, name, 0, NULL) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_write_records(sequence, 0, name, 0, &records) == KVCACHE_OK);
+  CHECK(kvcache_sequence_advance(sequence, kTokens) == KVCACHE_OK);
+  CHECK(kvcache_sequence_read_records(sequence, 0, name, 0, &back) == KVCACHE_OK);
+  CHECK(memcmp(read, rows, (size_t)(kTokens / 4) * sizeof rows[0]) == 0);
+  CHECK(kvcache_sequence_read_records(sequence, 0, name, 1, &back) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_read_records(NULL, 0, name, 0, &back) == KVCACHE_INVALID_ARGUMENT);
+  back.tokens = 1;
+  CHECK(kvcache_sequence_read(sequence, 0, 0, &back, 1) == KVCACHE_OK); /* the sink */
+  CHECK(kvcache_sequence_read(sequence, 0, 1, &back, 1) == KVCACHE_NOT_FOUND);
+  CHECK(kvcache_sequence_read(sequence, 0, kTokens - 1, &back, 1) == KVCACHE_OK);
+  kvcache_sequence_close(sequence);
+  kvcache_cache_destroy(cache);
+  return 0;
+}
+
 int main(void) {
   const uint64_t kv_shape[2] = {kHeads, kWidth};
   const uint64_t state_shape[3] = {2, 4, 4};
@@ -155,6 +199,7 @@ int main(void) {
   CHECK(kvcache_sequence_length(sequence) == kTokens - 1);
   kvcache_sequence_close(sequence);
   CHECK(kvcache_cache_stats(NULL, &stats) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(records_test() == 0);
   puts("c_api_test passed");
   return 0;
 }

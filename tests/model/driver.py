@@ -44,6 +44,14 @@ SHAPES: dict[str, list[StateDecl]] = {
     "sinks": attention(0, window=5, sinks=2),
     "sinks in two blocks": [*attention(0, window=3, sinks=5, int8=True), *LINEAR],
     "window 1 and sinks": [*attention(0, window=1, sinks=3), *attention(1, window=7)],
+    "pooled": [
+        *attention(0, window=6),
+        paged(0, "state.pooling.0.pooled", 1, 8, record_tokens=4),
+        recurrent(0, "state.pooling.0.pending_values", 3, 8),
+        paged(1, "state.pooling.0.pooled", 1, 4, record_tokens=2, int8=True),
+        paged(1, "state.pooling.1.pooled", 1, 4, record_tokens=2, int8=True),
+    ],
+    "pooled alone": [paged(0, "state.pooling.0.pooled", 2, 4, record_tokens=2), *attention(1)],
     "latent": [
         paged(0, "attention.latent", 1, 12),
         paged(0, "attention.rotary_keys", 1, 4),
@@ -128,6 +136,16 @@ class Pair:
             row[:, 0] = 127  # the largest, so that the scale of an INT8 row is 1
             rows.append(row)
         return rows
+
+    def record(self, stream: tuple[int, str], index: int) -> np.ndarray:
+        """One record of pooled state, `[heads, width]`."""
+        layer, name = stream
+        [part] = [part for part in self.driver.plan.streams(layer) if part.component == name]
+        prefix = tuple(self.twin.tokens[: (index + 1) * part.record_tokens])
+        codes = np.frombuffer(digest(self.twin.space, prefix, layer, name), np.int8)
+        row = np.resize(np.maximum(codes, -127).astype(np.float16), (part.heads, part.width))
+        row[:, 0] = 127
+        return row
 
     def state_content(self) -> dict[tuple[int, str], np.ndarray]:
         prefix = tuple(self.twin.tokens[: self.twin.length])
@@ -225,8 +243,23 @@ class Driver:
             start = min([missing, *stale])
             if not self.write(pair, layer, start, max(0, length + count - start)):
                 return False
+        for (layer, name), r in self.reference.streams.items():
+            first = len(pair.twin.records[layer, name])
+            if not self.write_records(pair, (layer, name), first, (length + count) // r - first):
+                return False
         self.advance(pair, count)
         return True
+
+    def write_records(self, pair: Pair, stream: tuple[int, str], first: int, count: int) -> bool:
+        rows = [pair.record(stream, first + i) for i in range(count)]
+        layer, name = stream
+        [part] = [part for part in self.plan.streams(layer) if part.component == name]
+        array = np.array(rows, np.float16).reshape(len(rows), part.heads, part.width)
+        done = self.both(
+            lambda: pair.real.write_records(layer, name, first, array),
+            lambda: pair.twin.write_records(stream, first, rows),
+        )
+        return done is not None
 
     def advance(self, pair: Pair, count: int) -> None:
         """Completes positions whose rows are all there and right, and refuses others."""
@@ -305,6 +338,10 @@ class Driver:
             start = group.live_start(twin.length)
             self.read(pair, layer, start, twin.written[layer])
             self.read(pair, layer, 0, group.sink_end(twin.length))
+        for (layer, name), known in twin.records.items():
+            assert real.written_records(layer, name) == len(known)
+            got = real.read_records(layer, name, 0, len(known))
+            assert np.array_equal(got, np.reshape(known, got.shape))
         for part in self.plan.fixed:
             array = real.state(part.layer, part.name)
             want = 0 if twin.state is None else twin.state[part.layer, part.name]

@@ -20,6 +20,7 @@ from kvcache.errors import (
 
 Row = Any  # what was written for one layer and one position
 State = Any  # all fixed-size tensors of one sequence
+Stream = tuple[int, str]  # layer and component of pooled state
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Known:
     """One position of a stored prefix: its rows by layer, the state after it."""
 
     rows: dict[int, Row] = field(default_factory=dict)
+    records: dict[Stream, Row] = field(default_factory=dict)  # those that end here
     state: State = None
 
 
@@ -35,7 +37,14 @@ class ReferenceCache:
         self.block = plan.block_tokens
         self.sequences = plan.sequences
         self.fixed = bool(plan.fixed)
-        self.windows = {p.layer: g for g in plan.core.groups for p in g.components}
+        groups = [(group, group.record_tokens) for group in plan.core.groups]
+        self.windows = {p.layer: g for g, r in groups if r == 1 for p in g.components}
+        self.streams = {
+            (p.layer, plan.declarations[p.decl].component): r
+            for g, r in groups
+            if r > 1
+            for p in g.components
+        }
         self.open_count = 0
         self.index: dict[Hashable, dict[tuple[int, ...], Known]] = {}
 
@@ -105,6 +114,10 @@ class ReferenceCache:
             sequence.state = self.index[space][tuple(tokens[:n])].state
         sequence.cached_tokens, sequence.matched_tokens, sequence.length = n, matched, n
         sequence.written = dict.fromkeys(self.windows, n)
+        for stream, r in self.streams.items():
+            ends = range(r, n + 1, r)
+            known = [self.index[space][tuple(tokens[:end])].records[stream] for end in ends]
+            sequence.records[stream] = known
         sequence.trim()
         self.open_count += 1
         return sequence
@@ -122,6 +135,7 @@ class ReferenceSequence:
         self.cached_tokens = self.matched_tokens = self.length = 0
         self.rows: dict[int, dict[int, Row]] = {layer: {} for layer in cache.windows}
         self.written: dict[int, int] = dict.fromkeys(cache.windows, 0)
+        self.records: dict[Stream, list[Row]] = {stream: [] for stream in cache.streams}
         self.state: State = None  # None: zeros
         self.snapshots: dict[int, State] = {}  # not published yet
         self.is_open = True
@@ -157,6 +171,19 @@ class ReferenceSequence:
             self.rows[layer][start + i] = row
         self.written[layer] = max(self.written[layer], start + len(rows))
 
+    def write_records(self, stream: Stream, first: int, rows: list[Row]) -> None:
+        self._check_open()
+        if stream not in self.records:
+            raise NotFoundError("no such stream")
+        r, known = self.cache.streams[stream], self.records[stream]
+        if not self.length // r <= first <= len(known):
+            raise InvalidArgumentError("not at the end of what is written")
+        if first + len(rows) > len(self.tokens) // r:
+            raise InvalidArgumentError("tokens not known")
+        if rows:
+            self.trim()
+        known[first : first + len(rows)] = rows
+
     def read(self, layer: int, start: int, stop: int) -> list[Row]:
         self._check_open()
         if layer not in self.rows or not start <= stop <= self.written[layer]:
@@ -170,6 +197,8 @@ class ReferenceSequence:
         target = self.length + positions
         if target > len(self.tokens) or any(w < target for w in self.written.values()):
             raise InvalidArgumentError("tokens or rows missing")
+        if any(len(known) < target // self.cache.streams[s] for s, known in self.records.items()):
+            raise InvalidArgumentError("records missing")
         self.length = target
 
     def snapshot(self) -> int:
@@ -186,6 +215,10 @@ class ReferenceSequence:
             for layer, rows in self.rows.items():
                 if p in rows:
                     here.rows.setdefault(layer, rows[p])
+        for stream, r in self.cache.streams.items():
+            for j in range(self.length // r):
+                here = known[tuple(self.tokens[: (j + 1) * r])]
+                here.records.setdefault(stream, self.records[stream][j])
         for position, state in self.snapshots.items():
             here = known[tuple(self.tokens[:position])]
             if here.state is None:
@@ -201,6 +234,7 @@ class ReferenceSequence:
         child.state, child.snapshots = self.state, dict(self.snapshots)
         child.rows = {layer: dict(rows) for layer, rows in self.rows.items()}
         child.written = dict(self.written)
+        child.records = {stream: list(known) for stream, known in self.records.items()}
         child.length = self.length
         child._cut(self.length)
         self.cache.open_count += 1
@@ -210,6 +244,8 @@ class ReferenceSequence:
         for layer, rows in self.rows.items():
             self.written[layer] = min(self.written[layer], position)
             self.rows[layer] = {p: row for p, row in rows.items() if p < position}
+        for stream, known in self.records.items():
+            del known[position // self.cache.streams[stream] :]
 
     def truncate(self, position: int) -> None:
         self._check_open()

@@ -41,6 +41,9 @@ CALLS: dict[type, dict[str, Call]] = {
         "length": lambda seq: seq.length,
         "tokens": lambda seq: seq.tokens,
         "extend": lambda seq: seq.extend([3]),
+        "write_records": lambda seq: seq.write_records(0, "state.pooling.0.pooled", 0, ROWS),
+        "read_records": lambda seq: seq.read_records(0, "state.pooling.0.pooled", 0, 1),
+        "written_records": lambda seq: seq.written_records(0, "state.pooling.0.pooled"),
         "write": lambda seq: seq.write(0, 0, ROWS, VALUES),
         "read": lambda seq: seq.read(0, 0, 1),
         "write_layers": lambda seq: seq.write_layers(0, {0: (ROWS, VALUES)}),
@@ -71,6 +74,7 @@ CALLS: dict[type, dict[str, Call]] = {
     },
     VerifySession: {
         "write": lambda session: session.write(0, ROWS, VALUES),
+        "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
         "state": lambda session: session.state(0, 1, "state.recurrent"),
         "commit": lambda session: session.commit(1),
         "rollback": lambda session: session.rollback(),

@@ -139,7 +139,7 @@ class TestDeclare:
         assert state_terms(decls, StateInputs(2, VerifyInputs((1, 1), 2)))[1].bytes == 2 * 2 * 4
         assert declare_caches(decls, hidden_size=8)[0].dtype is DType.I32
 
-    def test_pooling_streams_are_planned_but_have_no_run_time_home(self) -> None:
+    def test_pooling_streams_are_declared_by_record(self) -> None:
         def part(component: PoolingStateComponent, *shape: Any) -> StateTensorPolicy:
             return tensor(StateTensorRole.pooling(0, component), DIM.batch(), *shape, DIM.fixed(8))
 
@@ -158,8 +158,10 @@ class TestDeclare:
         assert decls[2].record_tokens == 4
         assert decls[2].window == 0
         assert retained_units(decls[2], 11) == 2
-        with pytest.raises(UnsupportedError, match=r"state\.pooling\.0\.pooled.*4 positions"):
-            StatePlan(decls, memory="1MiB")
+        plan = StatePlan(decls, memory="1MiB")
+        assert [(part.component, part.record_tokens) for part in plan.streams(0)] == [
+            ("state.pooling.0.pooled", 4)
+        ]
 
     def test_tensor_without_a_unit_is_unsupported_and_named(self) -> None:
         odd = tensor(

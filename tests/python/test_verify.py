@@ -268,7 +268,7 @@ def test_wrong_arguments_change_nothing() -> None:
             sequence.begin_verify(drafts)
     session = sequence.begin_verify([0, 0])
     at = sequence.length
-    with pytest.raises(InvalidArgumentError, match="layer 1 was not written"):
+    with pytest.raises(InvalidArgumentError, match="layer 1 is written up to"):
         session.commit(1)
     bad = np.full((3, 2, 6), np.nan, np.float32)
     for keys, error, match in (

@@ -151,6 +151,14 @@ KVCACHE_API kvcache_status kvcache_sequence_write(kvcache_sequence* sequence, in
 KVCACHE_API kvcache_status kvcache_sequence_read(const kvcache_sequence* sequence, int32_t layer,
                                                  uint64_t start, const kvcache_rows* components,
                                                  size_t component_count);
+/* Records of pooled state; see write_records() in kvcache/sequence.h. `rows` has the records as
+ * its tokens. */
+KVCACHE_API kvcache_status kvcache_sequence_write_records(kvcache_sequence* sequence, int32_t layer,
+                                                          const char* name, uint64_t first,
+                                                          const kvcache_rows* rows);
+KVCACHE_API kvcache_status kvcache_sequence_read_records(const kvcache_sequence* sequence,
+                                                         int32_t layer, const char* name,
+                                                         uint64_t first, const kvcache_rows* rows);
 /* Address and bytes of a live tensor; valid until the sequence is closed. */
 KVCACHE_API kvcache_status kvcache_sequence_state(const kvcache_sequence* sequence, int32_t layer,
                                                   const char* name, void** out_data,

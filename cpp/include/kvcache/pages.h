@@ -15,6 +15,7 @@ namespace kvcache {
 
 // One component in every page of its group: the row of position p, head h starts at
 // rows + table[p / block_tokens] * page_stride + ((p % block_tokens) * heads + h) * row bytes.
+// Of pooled state p is a record, and block_tokens the records in a page.
 // The memory is valid as long as `owner` lives, also past the cache. What it holds is live: a page
 // that is free, or of another sequence by now, is memory all the same. Rows at or past length() of
 // pages that prepare() made a sequence's own may be written; nothing else may.

@@ -64,6 +64,13 @@ struct Retention {
     const std::uint64_t last = blocks(rows(end) * record_tokens, block_tokens);
     return {window == 1 ? last : std::min(live_start(end) / block_tokens, last), last};
   }
+  // Blocks that take the rows which positions [start, stop) complete; maybe none.
+  constexpr BlockRange row_blocks(std::uint64_t start, std::uint64_t stop,
+                                  std::uint64_t block_tokens) const {
+    const std::uint64_t first = rows(start), last = rows(stop);
+    if (first >= last) return {};
+    return {first * record_tokens / block_tokens, blocks(last * record_tokens, block_tokens)};
+  }
   // Blocks with sinks, [0, ...); the last of them may be in the window too.
   constexpr std::uint64_t sink_blocks(std::uint64_t end, std::uint64_t block_tokens) const {
     return blocks(sink_end(end), block_tokens);

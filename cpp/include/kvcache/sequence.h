@@ -78,6 +78,17 @@ class Sequence {
   // tables for these positions stay as they are until truncate() or close().
   // kInvalidArgument: more positions than known tokens. kOutOfCapacity: nothing changed.
   Status prepare(std::uint64_t positions);
+  // Records of pooled state, each of which stands for the `record_tokens` positions of its
+  // declaration: record j for those from j * record_tokens on. One is written once all of its
+  // positions are known; `first` is within the complete..written records of the stream `name`.
+  // Errors as of write(). kNotFound: the layer has no such stream.
+  Status write_records(std::int32_t layer, std::string_view name, std::uint64_t first,
+                       const codec::RowsView& rows);
+  // Decodes records [first, first + rows.tokens). kInvalidArgument: not all of them are written.
+  Status read_records(std::int32_t layer, std::string_view name, std::uint64_t first,
+                      const codec::MutableRowsView& rows) const;
+  // Records written of one stream, complete or not. kNotFound: the layer has no such stream.
+  Result<std::uint64_t> written_records(std::int32_t layer, std::string_view name) const;
   // The pages of one group by block, -1 where a window has passed: a copy, which no later call
   // changes. Pages stay where they are until the sequence is truncated or closed, but for two:
   // those behind a window, and the last one while it is shared, which the next write copies.
@@ -99,7 +110,9 @@ class Sequence {
   // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
   // Here and in write(), read() and views(), kUnsupported: the cache is a ledger without bytes.
   Result<StateView> state(std::int32_t layer, std::string_view name) const;
-  // The next `positions` are complete. kInvalidArgument: a layer's rows are missing.
+  // The next `positions` are complete. What they leave behind a window goes when the next write
+  // begins, so that publish() makes every window of the step usable and truncate() can undo it.
+  // kInvalidArgument: rows of a layer, or records of a stream that are complete then, are missing.
   Status advance(std::uint64_t positions);
   // The same for rows that kernels have stored in the pages themselves. kInvalidArgument: the pages
   // are not the sequence's own; prepare() makes them so.

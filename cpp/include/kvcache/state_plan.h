@@ -25,7 +25,8 @@ struct PlanOptions {
   bool rotated_keys = true;
 };
 
-// One component of one layer inside a page: rows [block_tokens, heads, width], then its scales.
+// One component of one layer inside a page: [rows, heads, width], one row for each position or
+// record.
 struct PagedComponent {
   std::uint32_t decl = 0;  // index into StatePlan::decls()
   std::int32_t layer = -1;
@@ -40,7 +41,7 @@ struct PagedComponent {
 // Layers that need the same positions in the same storage, and so share one block table.
 struct Group : Retention {
   std::vector<PagedComponent> components;
-  std::uint64_t token_bytes = 0;  // stored bytes of one position, all layers
+  std::uint64_t token_bytes = 0;  // stored bytes of one row of all components
   std::uint64_t page_bytes = 0;   // bytes of one block
 };
 
@@ -57,8 +58,9 @@ struct FixedComponent {
 
 class StatePlan {
  public:
-  // kInvalidArgument: no declarations, a duplicate id or component, a zero block or budget, or a
-  // size that does not fit 64 bits. kUnsupported: a kind that has no run-time home here.
+  // kInvalidArgument: no declarations, a duplicate id or component, a zero block or budget, blocks
+  // without a whole number of records, or a size that does not fit 64 bits. kUnsupported: a kind
+  // that has no run-time home here.
   static Result<StatePlan> create(std::vector<StateDecl> decls, const PlanOptions& options);
 
   const std::vector<StateDecl>& decls() const { return decls_; }

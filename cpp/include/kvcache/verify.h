@@ -45,6 +45,10 @@ class VerifySession {
   // Sequence::read() sees them at once. May be repeated.
   // kNonFinite, kInvalidArgument: the layer is as it was, but for rows past length().
   Status write(std::int32_t layer, std::span<const codec::RowsView> components);
+  // The records of one stream that the session's rows complete, from start() / record_tokens on.
+  // commit() keeps those that the accepted rows complete. Errors as of write(). kNotFound: the
+  // layer has no such stream.
+  Status write_records(std::int32_t layer, std::string_view name, const codec::RowsView& rows);
   // A tensor of the state after `row`, to be filled. Taken for the first time it holds a copy of
   // the tensor of the row before, or of the live one where that was not taken: rows may be updated
   // in place one after the other. kInvalidArgument: no such row. kNotFound: no such tensor.
@@ -52,8 +56,8 @@ class VerifySession {
 
   // Keeps the first `accepted` rows: their positions, their tokens, and the state after the last of
   // them. Ends the session and returns the sequence's length.
-  // kInvalidArgument, and nothing changed: `accepted` is not within 1..rows(), a layer is not
-  // written, or a tensor of the accepted row was never taken.
+  // kInvalidArgument, and nothing changed: `accepted` is not within 1..rows(), a layer or a stream
+  // is not written, or a tensor of the accepted row was never taken.
   Result<std::uint64_t> commit(std::uint64_t accepted);
   // Ends the session; the sequence is as it was before begin_verify().
   Status rollback();

@@ -83,6 +83,24 @@ struct SequenceCore {
   // Own. Why a call that changes the sequence may not run: the same, or a verify is open.
   Status check_idle(std::string_view call) const;
 
+  // Own. Calls `prepare` with a list under the cache's lock, then copies the pages it put there.
+  template <typename Prepare>
+  Status make_writable(const Prepare& prepare) {
+    std::vector<sequence::PageCopy> copies;
+    Status prepared;
+    {
+      const std::lock_guard lock(cache->mutex);
+      prepared = prepare(copies);
+    }
+    // Pages that became the sequence's own hold its rows also when the call fails further on.
+    state->copy_pages(copies);
+    if (!copies.empty()) {
+      const std::lock_guard lock(cache->mutex);
+      state->drop_sources(copies);
+    }
+    return prepared;
+  }
+
  private:
   explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
 };

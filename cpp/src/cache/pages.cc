@@ -79,6 +79,23 @@ std::vector<PageView> views_of(const Pins& pins, const PagedComponent& component
   return views;
 }
 
+PageMemory page_memory(const std::shared_ptr<CacheCore>& core, const sequence::PagedRef& ref) {
+  const arena::Pool& pool = *core->pools.pages[ref.group];
+  std::byte* base = pool.data(0);
+  PageMemory memory;
+  memory.group = ref.group;
+  memory.component = ref.component;
+  memory.block_tokens =
+      static_cast<std::uint32_t>(core->plan.groups()[ref.group].rows(core->plan.block_tokens()));
+  memory.pages = pool.addressable_items();
+  memory.page_stride = pool.item_stride();
+  memory.rows = base + ref.component->rows_offset;
+  memory.scales =
+      ref.component->row_scale_bytes > 0 ? base + ref.component->scales_offset : nullptr;
+  memory.owner = core;
+  return memory;
+}
+
 }  // namespace
 
 Result<std::vector<std::int32_t>> Sequence::block_table(std::size_t group) const {
@@ -117,6 +134,9 @@ Result<std::vector<std::vector<PageView>>> Sequence::views(std::int32_t layer, s
 Result<PageMemory> Cache::pages(std::int32_t layer, std::string_view component) const {
   if (Status status = check_process(); !status) return status;
   if (Status status = core_->check_backing("pages"); !status) return status;
+  if (const auto stream = core_->layers.stream(layer, component)) {
+    return page_memory(core_, (*stream)->ref);
+  }
   const auto refs = core_->layers.paged(layer);
   if (!refs) return refs.status();
   std::string known;
@@ -124,19 +144,7 @@ Result<PageMemory> Cache::pages(std::int32_t layer, std::string_view component) 
     const std::string& name = core_->plan.decls()[ref.component->decl].component;
     known += (known.empty() ? "" : ", ") + name;
     if (name != component) continue;
-    const arena::Pool& pool = *core_->pools.pages[ref.group];
-    std::byte* base = pool.data(0);
-    PageMemory memory;
-    memory.group = ref.group;
-    memory.component = ref.component;
-    memory.block_tokens = core_->plan.block_tokens();
-    memory.pages = pool.addressable_items();
-    memory.page_stride = pool.item_stride();
-    memory.rows = base + ref.component->rows_offset;
-    memory.scales =
-        ref.component->row_scale_bytes > 0 ? base + ref.component->scales_offset : nullptr;
-    memory.owner = core_;
-    return memory;
+    return page_memory(core_, ref);
   }
   return Status::not_found("layer ", layer, " keeps no pages of '", component,
                            "'; it keeps: ", known);

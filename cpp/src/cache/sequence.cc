@@ -124,18 +124,9 @@ Status Sequence::write(std::int32_t layer, std::uint64_t start,
   sequence::SequenceState& state = *core_->state;
   if (Status status = cache.check_backing("write"); !status) return status;
   if (Status status = state.check_write(layer, start, components); !status) return status;
-  std::vector<PageCopy> copies;
-  Status prepared;
-  {
-    const std::lock_guard lock(cache.mutex);
-    prepared = state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
-  }
-  // Pages that became the sequence's own hold its rows also when the call fails further on.
-  state.copy_pages(copies);
-  if (!copies.empty()) {
-    const std::lock_guard lock(cache.mutex);
-    state.drop_sources(copies);
-  }
+  const Status prepared = core_->make_writable([&](std::vector<PageCopy>& copies) {
+    return state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
+  });
   if (!prepared) return prepared;
   return state.encode(layer, start, components);
 }

@@ -14,7 +14,7 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
   if (Status status = core_->check_idle("begin_verify"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  if (Status status = VerifyState::check_begin(cache.plan, state); !status) return status;
+  if (Status status = VerifyState::check_begin(state); !status) return status;
   VerifyState verify(cache.plan, cache.pools, state, drafts);
   std::vector<sequence::PageCopy> copies;
   Status prepared;
@@ -129,10 +129,7 @@ Result<std::uint64_t> VerifySession::commit(std::uint64_t accepted) {
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (cache.backing) {
-    for (const auto& [layer, unused] : cache.layers.all_paged()) {
-      if (state.written(layer) >= start_ + rows()) continue;
-      return Status::invalid_argument("commit: layer ", layer, " was not written");
-    }
+    if (Status status = state.check_complete("commit", start_ + rows()); !status) return status;
     if (Status status = core_->verify->check_taken(accepted - 1); !status) return status;
   }
   Status status = state.extend(std::span(tokens_).subspan(1, accepted - 1));

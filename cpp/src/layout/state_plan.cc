@@ -28,10 +28,6 @@ Status check_decl(const StateDecl& decl) {
     return Status::invalid_argument(decl.id, ": paged state needs the shape [heads, width], got ",
                                     decl.shape.size(), " axes");
   }
-  if (decl.record_tokens != 1) {
-    return Status::unsupported(decl.id, ": state pooled over ", decl.record_tokens,
-                               " positions has no run-time home; it can only be planned");
-  }
   if (Status status = check_retention(decl); !status) return status;
   const bool int8 = decl.dtype == DType::kI8;
   if (decl.kind == StateKind::kPagedKv && decl.dtype == DType::kFp8) {
@@ -50,8 +46,17 @@ Status check_decl(const StateDecl& decl) {
   return Status::ok();
 }
 
+// A record lies in one page, so that a page is as true as its rows.
+Status check_records(const StateDecl& decl, std::uint32_t block_tokens) {
+  if (block_tokens % decl.record_tokens == 0) return Status::ok();
+  return Status::invalid_argument(decl.id, ": a block of ", block_tokens,
+                                  " positions holds no whole number of records of ",
+                                  decl.record_tokens, "; set block_tokens to a multiple");
+}
+
 // Scales first, then rows: every region is naturally aligned and there is no padding.
 Status lay_out_page(Group& group, std::uint32_t block_tokens) {
+  const std::uint64_t rows = group.rows(block_tokens);
   // Each unit is below kMaxItemBytes, so that this sum and the offsets below cannot wrap.
   std::uint64_t token_bytes = 0;
   for (const PagedComponent& component : group.components) {
@@ -65,12 +70,11 @@ Status lay_out_page(Group& group, std::uint32_t block_tokens) {
   std::uint64_t offset = 0;
   for (PagedComponent& component : group.components) {
     component.scales_offset = offset;
-    offset += std::uint64_t{block_tokens} * component.heads * component.row_scale_bytes;
+    offset += rows * component.heads * component.row_scale_bytes;
   }
   for (PagedComponent& component : group.components) {
     component.rows_offset = offset;
-    offset += std::uint64_t{block_tokens} * component.heads * component.width *
-              dtype_bytes(component.dtype);
+    offset += rows * component.heads * component.width * dtype_bytes(component.dtype);
   }
   group.page_bytes = offset;
   group.token_bytes = token_bytes;
@@ -108,6 +112,7 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
   for (std::uint32_t index = 0; index < decls.size(); ++index) {
     const StateDecl& decl = decls[index];
     if (Status status = check_decl(decl); !status) return status;
+    if (Status status = check_records(decl, options.block_tokens); !status) return status;
     if (!ids.insert(decl.id).second) return Status::invalid_argument(decl.id, ": declared twice");
     if (!components.insert({decl.layer, decl.component}).second) {
       return Status::invalid_argument(decl.id, ": layer ", decl.layer, " declares ", decl.component,

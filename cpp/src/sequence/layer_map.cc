@@ -8,8 +8,17 @@ namespace kvcache::sequence {
 
 LayerMap::LayerMap(const StatePlan& plan) : plan_(plan) {
   for (std::size_t group = 0; group < plan.groups().size(); ++group) {
+    const std::uint32_t record_tokens = plan.groups()[group].record_tokens;
     for (const PagedComponent& component : plan.groups()[group].components) {
-      paged_[component.layer].push_back({group, &component});
+      if (record_tokens == 1) {
+        paged_[component.layer].push_back({group, &component});
+      } else {
+        streams_.push_back({component.layer,
+                            plan.decls()[component.decl].component,
+                            {group, &component},
+                            record_tokens,
+                            streams_.size()});
+      }
     }
   }
   for (auto& [layer, refs] : paged_) {
@@ -43,6 +52,17 @@ std::vector<std::size_t> LayerMap::groups(std::int32_t layer) const {
 
 std::int32_t LayerMap::paged_layer(std::size_t index) const {
   return std::next(index_.begin(), static_cast<std::ptrdiff_t>(index))->first;
+}
+
+Result<const Stream*> LayerMap::stream(std::int32_t layer, std::string_view name) const {
+  std::string known;
+  for (const Stream& stream : streams_) {
+    if (stream.layer != layer) continue;
+    if (stream.name == name) return &stream;
+    known += (known.empty() ? "" : ", ") + std::string(stream.name);
+  }
+  return Status::not_found("layer ", layer, " keeps no records of '", name,
+                           "'; it keeps: ", known.empty() ? "no pooled state" : known);
 }
 
 Result<const FixedComponent*> LayerMap::fixed(std::int32_t layer, std::string_view name) const {

@@ -18,15 +18,27 @@ struct PagedRef {
   const PagedComponent* component = nullptr;
 };
 
+// A component whose rows are records, each pooled over several positions; written by its name.
+struct Stream {
+  std::int32_t layer = -1;
+  std::string_view name;
+  PagedRef ref;
+  std::uint32_t record_tokens = 1;
+  std::size_t index = 0;  // among the streams of the model
+};
+
 class LayerMap {
  public:
   explicit LayerMap(const StatePlan& plan);
 
-  // Components in declared order: keys then values, or latent then rotary keys.
-  // kInvalidArgument: the layer keeps none; the message says which layers do.
+  // Components with a row for each position in declared order: keys then values, or latent then
+  // rotary keys. kInvalidArgument: the layer keeps none; the message says which layers do.
   Result<const std::vector<PagedRef>*> paged(std::int32_t layer) const;
   // The groups of those components, each once. REQUIRES: paged(layer) is ok.
   std::vector<std::size_t> groups(std::int32_t layer) const;
+  // kNotFound: no such stream; the message lists what the layer has.
+  Result<const Stream*> stream(std::int32_t layer, std::string_view name) const;
+  const std::vector<Stream>& streams() const { return streams_; }
   // kNotFound: no such tensor; the message lists what the layer has.
   Result<const FixedComponent*> fixed(std::int32_t layer, std::string_view name) const;
 
@@ -39,6 +51,7 @@ class LayerMap {
  private:
   const StatePlan& plan_;
   std::map<std::int32_t, std::vector<PagedRef>> paged_;
+  std::vector<Stream> streams_;
   std::map<std::int32_t, std::size_t> index_;
 };
 

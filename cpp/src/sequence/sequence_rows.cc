@@ -9,13 +9,13 @@ namespace kvcache::sequence {
 namespace {
 
 codec::PagedRows paged_rows(const PagedComponent& component, std::span<std::byte* const> pages,
-                            std::uint64_t start, std::uint32_t block_tokens) {
+                            std::uint64_t start, std::uint32_t page_rows) {
   return {.pages = pages,
           .stored = component.dtype,
           .rows_offset = component.rows_offset,
           .scales_offset = component.scales_offset,
-          .page_tokens = block_tokens,
-          .first = start % block_tokens};
+          .page_tokens = page_rows,
+          .first = start % page_rows};
 }
 
 }  // namespace
@@ -82,24 +82,25 @@ void SequenceState::set_copy_rows(std::size_t group, std::span<PageCopy> copies)
   for (PageCopy& copy : copies) {
     copy.group = group;
     // Only the block where the complete positions end can be shared and still be written.
-    copy.rows = static_cast<std::uint32_t>(length_ % plan_->block_tokens());
+    copy.rows =
+        static_cast<std::uint32_t>(plan_->groups()[group].rows(length_ % plan_->block_tokens()));
   }
 }
 
 Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
                                     arena::ItemSource& source, std::vector<PageCopy>& copies) {
-  const std::uint64_t block = plan_->block_tokens();
+  const BlockRange blocks = plan_->groups()[group].row_blocks(start, stop, plan_->block_tokens());
+  if (blocks.first >= blocks.last) return Status::ok();
   const std::size_t before = copies.size();
-  const Status status =
-      tables_[group].make_writable(start / block, (stop - 1) / block, source, copies);
+  const Status status = tables_[group].make_writable(blocks.first, blocks.last - 1, source, copies);
   set_copy_rows(group, std::span(copies).subspan(before));
   return status;
 }
 
 std::size_t SequenceState::missing_blocks(std::size_t group, std::uint64_t start,
                                           std::uint64_t stop) const {
-  if (start == stop) return 0;
-  return tables_[group].missing(start / plan_->block_tokens(), (stop - 1) / plan_->block_tokens());
+  const BlockRange blocks = plan_->groups()[group].row_blocks(start, stop, plan_->block_tokens());
+  return blocks.first < blocks.last ? tables_[group].missing(blocks.first, blocks.last - 1) : 0;
 }
 
 void SequenceState::reserve_blocks(std::size_t group, std::uint64_t stop) {
@@ -108,10 +109,10 @@ void SequenceState::reserve_blocks(std::size_t group, std::uint64_t stop) {
 
 void SequenceState::take_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop,
                                 std::span<const ItemId> fresh, std::vector<PageCopy>& copies) {
-  if (start == stop) return;
-  const std::uint64_t block = plan_->block_tokens();
+  const BlockRange blocks = plan_->groups()[group].row_blocks(start, stop, plan_->block_tokens());
+  if (blocks.first >= blocks.last) return;
   const std::size_t before = copies.size();
-  tables_[group].take(start / block, (stop - 1) / block, fresh, copies);
+  tables_[group].take(blocks.first, blocks.last - 1, fresh, copies);
   set_copy_rows(group, std::span(copies).subspan(before));
 }
 
@@ -175,7 +176,7 @@ void SequenceState::drop_sources(std::span<const PageCopy> copies) {
 
 std::vector<std::byte*> SequenceState::page_addresses(std::size_t group, std::uint64_t start,
                                                       std::uint64_t stop) const {
-  const std::uint64_t block = plan_->block_tokens();
+  const std::uint64_t block = page_rows(group);
   std::vector<std::byte*> addresses;
   for (std::uint64_t b = start / block; b < ceil_div(stop, block); ++b) {
     addresses.push_back(pools_.pages[group]->data(tables_[group].pages()[b]));
@@ -190,14 +191,18 @@ Status SequenceState::encode(std::int32_t layer, std::uint64_t start,
   if (start == stop) return Status::ok();
   Status status;
   for (std::size_t i = 0; i < refs.size() && status.is_ok(); ++i) {
-    const auto pages = page_addresses(refs[i].group, start, stop);
-    status = codec::scatter(components[i],
-                            paged_rows(*refs[i].component, pages, start, plan_->block_tokens()));
+    status = encode_rows(refs[i], start, components[i]);
   }
   std::uint64_t& frontier = written_[layers_->paged_index(layer)];
   // Rows that were there before may be half overwritten: they must be written again.
   frontier = status.is_ok() ? std::max(frontier, stop) : std::min(frontier, start);
   return status;
+}
+
+Status SequenceState::encode_rows(const PagedRef& ref, std::uint64_t start,
+                                  const codec::RowsView& rows) {
+  const auto pages = page_addresses(ref.group, start, start + rows.tokens);
+  return codec::scatter(rows, paged_rows(*ref.component, pages, start, page_rows(ref.group)));
 }
 
 void SequenceState::forget_rows(std::int32_t layer, std::uint64_t start) {
@@ -214,20 +219,57 @@ Status SequenceState::check_known(std::uint64_t positions) const {
 
 Status SequenceState::check_advance(std::uint64_t positions, bool check_written) const {
   if (Status status = check_known(positions); !status) return status;
-  const std::uint64_t target = length_ + positions;
-  for (std::size_t i = 0; check_written && i < written_.size(); ++i) {
+  return check_written ? check_complete("advance", length_ + positions) : Status::ok();
+}
+
+Status SequenceState::check_complete(std::string_view call, std::uint64_t target) const {
+  for (std::size_t i = 0; i < written_.size(); ++i) {
     if (written_[i] >= target) continue;
-    return Status::invalid_argument("advance to position ", target, ": layer ",
+    return Status::invalid_argument(call, " to position ", target, ": layer ",
                                     layers_->paged_layer(i), " is written up to ", written_[i],
                                     " only");
   }
+  for (const Stream& stream : layers_->streams()) {
+    if (records(stream) >= target / stream.record_tokens) continue;
+    return Status::invalid_argument(call, " to position ", target, ": layer ", stream.layer,
+                                    " has ", records(stream), " records of '", stream.name,
+                                    "', of ", target / stream.record_tokens,
+                                    "; write_records() the others first");
+  }
   return Status::ok();
+}
+
+Status SequenceState::check_nothing_ahead(std::string_view call) const {
+  for (const auto& [layer, unused] : layers_->all_paged()) {
+    if (written(layer) == length_) continue;
+    return Status::invalid_argument(call, ": layer ", layer, " is written up to position ",
+                                    written(layer), " but the sequence is at ", length_,
+                                    "; advance() it first");
+  }
+  for (const Stream& stream : layers_->streams()) {
+    if (records(stream) == length_ / stream.record_tokens) continue;
+    return Status::invalid_argument(call, ": layer ", stream.layer, " has ", records(stream),
+                                    " records of '", stream.name, "' but the sequence is at ",
+                                    length_, "; advance() it first");
+  }
+  return Status::ok();
+}
+
+void SequenceState::clip_frontiers() {
+  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, length_);
+  for (const Stream& stream : layers_->streams()) {
+    records_[stream.index] = std::min(records_[stream.index], length_ / stream.record_tokens);
+  }
 }
 
 Status SequenceState::advance(std::uint64_t positions, bool check_written) {
   if (Status status = check_advance(positions, check_written); !status) return status;
   length_ += positions;
   for (std::uint64_t& frontier : written_) frontier = std::max(frontier, length_);
+  for (const Stream& stream : layers_->streams()) {
+    std::uint64_t& frontier = records_[stream.index];
+    frontier = std::max(frontier, length_ / stream.record_tokens);
+  }
   return Status::ok();
 }
 
@@ -240,7 +282,7 @@ void SequenceState::trim_windows() {
 
 void SequenceState::drop_unfinished() {
   for (BlockTable& table : tables_) table.cut(ceil_div(length_, plan_->block_tokens()));
-  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, length_);
+  clip_frontiers();
 }
 
 // ---- Reading ----------------------------------------------------------------------------------
@@ -271,12 +313,15 @@ Status SequenceState::decode(std::int32_t layer, std::uint64_t start,
   const std::uint64_t stop = start + components[0].tokens;
   if (start == stop) return Status::ok();
   for (std::size_t i = 0; i < refs.size(); ++i) {
-    const auto pages = page_addresses(refs[i].group, start, stop);
-    const Status status = codec::gather(
-        paged_rows(*refs[i].component, pages, start, plan_->block_tokens()), components[i]);
-    if (!status.is_ok()) return status;
+    if (Status status = decode_rows(refs[i], start, components[i]); !status) return status;
   }
   return Status::ok();
+}
+
+Status SequenceState::decode_rows(const PagedRef& ref, std::uint64_t start,
+                                  const codec::MutableRowsView& rows) const {
+  const auto pages = page_addresses(ref.group, start, start + rows.tokens);
+  return codec::gather(paged_rows(*ref.component, pages, start, page_rows(ref.group)), rows);
 }
 
 std::byte* SequenceState::slot_bytes() const {

@@ -16,6 +16,7 @@ SequenceState::SequenceState(const StatePlan& plan, const LayerMap& layers, aren
       space_(std::move(space)),
       tokens_(std::move(tokens)),
       written_(layers.paged_layers(), 0),
+      records_(layers.streams().size(), 0),
       ring_(pools_.ring, plan.options().ring_depth) {
   for (Pool* pool : pools_.pages) tables_.emplace_back(*pool);
 }
@@ -28,8 +29,11 @@ std::vector<std::vector<ItemId>> SequenceState::block_tables(std::uint64_t end) 
   std::vector<std::vector<ItemId>> tables;
   const std::uint64_t blocks = ceil_div(end, plan_->block_tokens());
   for (const BlockTable& table : tables_) {
+    // A block without a complete record may have no page yet.
+    const std::uint64_t held = std::min<std::uint64_t>(blocks, table.blocks());
     tables.emplace_back(table.pages().begin(),
-                        table.pages().begin() + static_cast<std::ptrdiff_t>(blocks));
+                        table.pages().begin() + static_cast<std::ptrdiff_t>(held));
+    tables.back().resize(blocks, kNoItem);
   }
   return tables;
 }
@@ -43,6 +47,8 @@ void SequenceState::adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t 
   length_ = length;
   shared_until_ = length;
   std::fill(written_.begin(), written_.end(), length);
+  std::fill(records_.begin(), records_.end(), length);
+  clip_frontiers();
 }
 
 Status SequenceState::take_slot(arena::ItemSource& source) {
@@ -73,7 +79,9 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.length_ = length_;
   child.shared_until_ = length_;
   child.private_from_ = private_from_;
-  std::fill(child.written_.begin(), child.written_.end(), length_);
+  child.written_ = written_;
+  child.records_ = records_;
+  child.clip_frontiers();
   for (const SnapshotRef& held : snapshots_) {
     pools_.of(held).retain(held.item);
     child.snapshots_.push_back(held);
@@ -133,7 +141,7 @@ void SequenceState::truncate(std::uint64_t position) {
   if (position <= private_from_) private_from_ = UINT64_MAX;
   length_ = position;
   tokens_.resize(position);
-  for (std::uint64_t& frontier : written_) frontier = std::min(frontier, position);
+  clip_frontiers();
 }
 
 void SequenceState::mark_published() { mark_seen(publishable()); }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "arena/pool_map.h"
@@ -118,6 +119,10 @@ class SequenceState {
   // Own. The tokens of the next `positions` are known; written, so are their rows in each layer.
   Status check_known(std::uint64_t positions) const;
   Status check_advance(std::uint64_t positions, bool check_written) const;
+  // Own. Why `target` positions are not complete: a layer's rows or a stream's records are missing.
+  Status check_complete(std::string_view call, std::uint64_t target) const;
+  // Own. Why something is written past length().
+  Status check_nothing_ahead(std::string_view call) const;
   void trim_windows();     // locked
   void drop_unfinished();  // locked: forgets rows past length() and the pages only they need
 
@@ -163,6 +168,19 @@ class SequenceState {
   void mark_published();                  // own: rows below publishable() are visible to others
   void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
 
+  // ---- Records of streams, by their index; what the calls above are to rows -----------------
+  std::uint64_t records(const Stream& stream) const { return records_[stream.index]; }  // own
+  template <typename View>  // codec::RowsView or codec::MutableRowsView
+  Status check_record_shape(const Stream& stream, const View& rows) const;  // own
+  Status check_write(const Stream& stream, std::uint64_t first,
+                     const codec::RowsView& rows) const;  // own
+  Status prepare_write(const Stream& stream, std::uint64_t first, std::uint64_t stop,
+                       arena::ItemSource& source, std::vector<PageCopy>& copies);          // locked
+  Status encode(const Stream& stream, std::uint64_t first, const codec::RowsView& rows);   // own
+  Status check_read(const Stream& stream, std::uint64_t first, std::uint64_t stop) const;  // own
+  Status decode(const Stream& stream, std::uint64_t first,
+                const codec::MutableRowsView& rows) const;  // own
+
  private:
   void set_copy_rows(std::size_t group, std::span<PageCopy> copies) const;
   Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
@@ -170,6 +188,15 @@ class SequenceState {
   // Lengths of the tables, to take back what a call has added before it failed.
   std::vector<std::size_t> block_counts() const;
   void cut_blocks(const std::vector<std::size_t>& counts);
+  void clip_frontiers();  // forgets that anything past length() is written
+  // Rows in a page of the group: positions or records.
+  std::uint32_t page_rows(std::size_t group) const {
+    return static_cast<std::uint32_t>(plan_->groups()[group].rows(plan_->block_tokens()));
+  }
+  // Rows from `start` on of one component.
+  Status encode_rows(const PagedRef& ref, std::uint64_t start, const codec::RowsView& rows);
+  Status decode_rows(const PagedRef& ref, std::uint64_t start,
+                     const codec::MutableRowsView& rows) const;
   std::vector<std::byte*> page_addresses(std::size_t group, std::uint64_t start,
                                          std::uint64_t stop) const;
   Status plan_block(std::size_t group, std::uint64_t block, const ShiftSpan& span,
@@ -187,6 +214,7 @@ class SequenceState {
   std::uint64_t shared_until_ = 0;           // rows below are visible to others and never rewritten
   std::uint64_t private_from_ = UINT64_MAX;  // rows from here on have seen dropped positions
   std::vector<std::uint64_t> written_;       // by LayerMap::paged_index
+  std::vector<std::uint64_t> records_;       // written ones, by Stream::index
   std::vector<BlockTable> tables_;           // by group
   ItemId slot_ = kNoItem;
   std::vector<SnapshotRef> snapshots_;  // not published yet, by ascending position

@@ -4,7 +4,7 @@
 
 namespace kvcache::speculate {
 
-Status VerifyState::check_begin(const StatePlan& plan, const sequence::SequenceState& state) {
+Status VerifyState::check_begin(const sequence::SequenceState& state) {
   const std::uint64_t length = state.length();
   const std::uint64_t waiting = state.tokens().size() - length;
   if (waiting != 1) {
@@ -12,15 +12,7 @@ Status VerifyState::check_begin(const StatePlan& plan, const sequence::SequenceS
         "begin_verify: ", waiting, " known tokens have not run, expected 1, the last sampled; ",
         waiting == 0 ? "extend() the sequence by it" : "write and advance() the others first");
   }
-  for (const Group& group : plan.groups()) {
-    for (const PagedComponent& component : group.components) {
-      if (state.written(component.layer) == length) continue;
-      return Status::invalid_argument("begin_verify: layer ", component.layer,
-                                      " is written up to position ", state.written(component.layer),
-                                      " but the sequence is at ", length, "; advance() it first");
-    }
-  }
-  return Status::ok();
+  return state.check_nothing_ahead("begin_verify");
 }
 
 VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,

@@ -22,7 +22,7 @@ class VerifyState {
  public:
   // Own. kInvalidArgument: the sequence does not know exactly one token that has not run, or some
   // layer is already written past length().
-  static Status check_begin(const StatePlan& plan, const sequence::SequenceState& state);
+  static Status check_begin(const sequence::SequenceState& state);
 
   // Rows: the token that has not run, then `drafts`. REQUIRES: check_begin() is ok.
   VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
