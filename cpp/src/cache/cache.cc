@@ -67,7 +67,7 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
                                    "; raise memory or lower block_tokens");
   }
   auto arena = arena::Arena::create(budget, specs, options.backing, options.memory,
-                                   options.max_memory_bytes);
+                                    options.max_memory_bytes);
   if (!arena) return arena.status();
   return std::shared_ptr<CacheCore>(
       new CacheCore(std::move(plan), options.backing, std::move(arena).value(),
