@@ -9,7 +9,7 @@ import pytest
 from support.declarations import paged, recurrent
 
 import kvcache
-from kvcache import Cache, Sequence, StateDecl, StatePlan
+from kvcache import Batch, Cache, Sequence, StateDecl, StatePlan
 from kvcache.errors import InvalidArgumentError, NonFiniteError, NotFoundError
 
 KEYS, POOLED, PENDING = "attention.keys", "state.pooling.0.pooled", "state.pooling.0.pending_values"
@@ -271,6 +271,41 @@ def test_a_verify_waits_for_records_written_ahead() -> None:
         sequence.write_records(0, POOLED, 1, records(TOKENS, 1, 2))
         with pytest.raises(InvalidArgumentError, match="has 2 records"):
             sequence.begin_verify([1])
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 11])
+def test_pages_prepared_for_positions_are_those_of_their_records(step: int) -> None:
+    cache = make_cache()
+    with cache.open(TOKENS) as sequence, cache.open(TOKENS) as twin:
+        while sequence.length + step <= 40:
+            sequence.prepare(step)
+            tables = [sequence.block_table(group) for group in range(2)]
+            run(sequence, sequence.length + step)
+            for group, table in enumerate(tables):  # nothing was left to take
+                assert len(sequence.block_table(group)) == len(table)
+            check(sequence)
+            run(twin, twin.length + step)
+        sequence.extend(TOKENS[:20])
+        twin.extend(TOKENS[:20])
+        sequence.prepare(step)
+        sequence.advance(step, in_place=True)  # records too are taken as the pages have them
+        assert sequence.written_records(0, POOLED) == sequence.length // RATIO
+        with pytest.raises(InvalidArgumentError, match="prepare"):
+            twin.advance(step + 8, in_place=True)
+
+
+def test_a_batch_advances_only_with_its_records() -> None:
+    cache = make_cache()
+    with cache.open(TOKENS[:8]) as one, cache.open(TOKENS[:8]) as other:
+        batch = Batch([one, other])
+        for sequence in (one, other):
+            sequence.write(0, 0, rows(TOKENS, 0, 8))
+        one.write_records(0, POOLED, 0, records(TOKENS, 0, 1))
+        with pytest.raises(InvalidArgumentError, match=r"sequences\[1\].*has 0 records"):
+            batch.advance([4, 4])
+        other.write_records(0, POOLED, 0, records(TOKENS, 0, 1))
+        batch.advance([4, 4])
+        assert (one.length, other.length) == (4, 4)
 
 
 def test_a_ledger_counts_pages_of_records() -> None:
