@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.capability import *
     from kvcache.errors import *
     from kvcache.estimate import *
+    from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.memory import *
     from kvcache.page_pool import PagePool as PagePool
@@ -90,6 +91,7 @@ _NAMES = {
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
+    "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
     "plan": ["StatePlan"],
     "policy": [

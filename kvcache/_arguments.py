@@ -70,6 +70,20 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
     return np.ascontiguousarray(array, dtype=np.uint64)
 
 
+def as_number(value: Any, name: str) -> float:
+    """A real number, of any type that is one, but no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InvalidArgumentError(f"{name}: expected a number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidArgumentError(f"{name}: {value} is too large") from None
+
+
+def as_clock(now_ms: Any) -> int | None:
+    return None if now_ms is None else as_count(now_ms, "now_ms")
+
+
 def as_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name}: expected text, got {value!r}")

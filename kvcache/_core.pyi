@@ -400,6 +400,12 @@ class CacheStats:
     def asked_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int: ...
+    @property
+    def hit_blocks(self) -> int: ...
+    @property
+    def lru_hit_blocks(self) -> int: ...
+
+def policy_names() -> list[str]: ...
 
 class Sequence:
     @property
@@ -429,7 +435,13 @@ class Sequence:
     def rollback(self, position: int, /) -> None: ...
     @property
     def recorded(self) -> list[int]: ...
-    def close(self) -> None: ...
+    def close(
+        self,
+        *,
+        output_tokens: int | None = None,
+        session_closed: bool = False,
+        now_ms: int | None = None,
+    ) -> None: ...
 
 def shift(sequence: Sequence, keep: int, drop: int) -> None: ...
 
@@ -469,6 +481,8 @@ class Cache:
         capacity_blocks: int,
         max_memory_bytes: int,
         memory: MemoryOptions,
+        flops_per_token: float = 1.0,
+        flops_per_token_per_position: float = 0.0,
     ) -> None: ...
     @property
     def policy(self) -> str: ...
@@ -478,7 +492,11 @@ class Cache:
         name: bytes | str,
         adapter: bytes | str,
         salt: bytes | str,
-        /,
+        *,
+        tenant: bytes | str = "",
+        kind: bytes | str = "",
+        expected_reuse: float | None = None,
+        now_ms: int | None = None,
     ) -> Sequence: ...
     def explain(
         self,

@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_path, as_space, as_text, as_tokens
+from kvcache._arguments import (
+    as_clock,
+    as_count,
+    as_layer,
+    as_number,
+    as_path,
+    as_space,
+    as_text,
+    as_tokens,
+)
 from kvcache.errors import InvalidArgumentError
+from kvcache.hints import CostModel, RequestHints
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "policy_names"]
 
 _DEFAULT_MEMORY = MemoryOptions()
 
@@ -32,6 +42,11 @@ _LIMITS: dict[_core.HitLimit, Limit] = {
 }
 
 
+def policy_names() -> tuple[str, ...]:
+    """The eviction policies that `Cache` knows, the default first."""
+    return tuple(_core.policy_names())
+
+
 class Cache:
     """Pages, slots, snapshots and the prefix index of one model, within the plan's memory.
 
@@ -40,18 +55,21 @@ class Cache:
 
     Args:
         plan: sizes and layout.
-        policy: eviction policy, ``"lru"``.
+        policy: what is evicted first, one of `policy_names`.
         backing: False for a ledger that places, counts and evicts but stores no bytes.
         capacity_blocks: most blocks in a group; 0 for as many as the memory allows. Without
-            backing it replaces the memory budget.
+            backing it replaces the memory budget: stored prefixes may take the bytes of so many
+            blocks, snapshots included, and open sequences come on top.
         max_memory: what `resize` can reach, as bytes or as text; by default the machine's memory.
             Addresses are reserved for it, no memory is taken.
         memory: how memory is taken from the system.
+        costs: what recomputing costs, for policies that weigh it.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
             less than is to be touched ahead.
-        InvalidArgumentError: an unknown policy, or ``max_memory`` below the plan's memory.
+        InvalidArgumentError: an unknown policy, ``max_memory`` below the plan's memory, or costs
+            that are negative or not finite.
         UnsupportedError: the system cannot meet ``memory``; the message names the knob.
     """
 
@@ -66,9 +84,14 @@ class Cache:
         capacity_blocks: int = 0,
         max_memory: str | int | None = None,
         memory: MemoryOptions = _DEFAULT_MEMORY,
+        costs: CostModel | None = None,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
+        if costs is None:
+            costs = CostModel()
+        if not isinstance(costs, CostModel):
+            raise InvalidArgumentError(f"costs: expected a CostModel, got {costs!r}")
         self.plan = plan
         self._core = _core.Cache(
             plan.core,
@@ -79,6 +102,10 @@ class Cache:
                 0 if max_memory is None else parse_bytes(max_memory, name="max_memory")
             ),
             memory=memory_core(memory),
+            flops_per_token=as_number(costs.flops_per_token, "costs.flops_per_token"),
+            flops_per_token_per_position=as_number(
+                costs.flops_per_token_per_position, "costs.flops_per_token_per_position"
+            ),
         )
 
     def open(
@@ -88,6 +115,8 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        hints: RequestHints | None = None,
+        now_ms: int | None = None,
     ) -> Sequence:
         """Start a sequence at the longest prefix that needs no recomputation.
 
@@ -96,14 +125,26 @@ class Cache:
             namespace: whose prefixes may be shared.
             adapter: name, or name and revision, of the adapter that computes the state.
             salt: further secret that must agree.
+            hints: what is known of the request, for the eviction policy to learn from.
+            now_ms: milliseconds of the caller's clock, which never goes back, such as the times of
+                a trace; None for a steady clock. A cache needs one or the other throughout.
 
         Raises:
             OutOfCapacityError: the plan's ``sequences`` are all open, or no slot is free.
-            InvalidArgumentError: no tokens, or an id that does not fit int32.
+            InvalidArgumentError: no tokens, an id that does not fit int32, or a hint out of range.
         """
+        if hints is None:
+            hints = RequestHints()
+        if not isinstance(hints, RequestHints):
+            raise InvalidArgumentError(f"hints: expected RequestHints, got {hints!r}")
+        reuse = hints.expected_reuse
         core = self._core.open(
             as_tokens(tokens),
             *as_space(namespace, adapter, salt),
+            tenant=as_text(hints.tenant, "hints.tenant"),
+            kind=as_text(hints.kind, "hints.kind"),
+            expected_reuse=None if reuse is None else as_number(reuse, "hints.expected_reuse"),
+            now_ms=as_clock(now_ms),
         )
         return Sequence(core, self.plan)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache._arguments import as_clock, as_count, as_layer, as_text, as_tokens
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
@@ -568,9 +568,32 @@ class Sequence:
         """
         return VerifySession(self, _core.begin_verify(self._core, as_tokens(drafts)))
 
-    def close(self) -> None:
-        """Give everything back. What was published stays. Closing twice is fine."""
-        self._core.close()
+    def close(
+        self,
+        *,
+        output_tokens: int | None = None,
+        session_closed: bool = False,
+        now_ms: int | None = None,
+    ) -> None:
+        """Give everything back. What was published stays. Closing twice is fine.
+
+        The eviction policy learns how the request ended.
+
+        Args:
+            output_tokens: positions decoded; by default those past the prompt.
+            session_closed: nobody will continue this sequence.
+            now_ms: as in `Cache.open`.
+
+        Raises:
+            InvalidArgumentError: a negative number; nothing was given back.
+        """
+        self._core.close(
+            output_tokens=None
+            if output_tokens is None
+            else as_count(output_tokens, "output_tokens"),
+            session_closed=bool(session_closed),
+            now_ms=as_clock(now_ms),
+        )
 
     @property
     def is_open(self) -> bool:

@@ -38,6 +38,8 @@ class CacheStats:
     hits: int  #: opens with cached tokens
     asked_tokens: int
     cached_tokens: int
+    hit_blocks: int  #: found at open, by a policy that keeps count
+    lru_hit_blocks: int  #: that LRU would have found with as many blocks
 
     @property
     def fragmentation(self) -> float:

@@ -60,30 +60,46 @@ void bind_values(py::module_& m) {
       .def_readonly("opens", &CacheStats::opens)
       .def_readonly("hits", &CacheStats::hits)
       .def_readonly("asked_tokens", &CacheStats::asked_tokens)
-      .def_readonly("cached_tokens", &CacheStats::cached_tokens);
+      .def_readonly("cached_tokens", &CacheStats::cached_tokens)
+      .def_readonly("hit_blocks", &CacheStats::hit_blocks)
+      .def_readonly("lru_hit_blocks", &CacheStats::lru_hit_blocks);
 }
 
 }  // namespace
 
 void bind_cache(py::module_& m) {
   bind_values(m);
+  m.def("policy_names", &kvcache::policy_names);
   py::class_<Cache, py::smart_holder>(m, "Cache")
       .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
                        std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
-                       const kvcache::MemoryOptions& memory) {
+                       const kvcache::MemoryOptions& memory, double flops_per_token,
+                       double flops_per_token_per_position) {
              const ReleaseGil nogil;  // creation may touch all of the memory
-             return unwrap(
-                 Cache::create(plan, {policy, backing, capacity_blocks, max_memory_bytes, memory}));
+             return unwrap(Cache::create(plan, {policy,
+                                                backing,
+                                                capacity_blocks,
+                                                max_memory_bytes,
+                                                memory,
+                                                {flops_per_token, flops_per_token_per_position}}));
            }),
            py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
-           py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"))
-      .def("open",
-           [](Cache& cache, const Tokens& tokens, const std::string& name,
-              const std::string& adapter, const std::string& salt) {
-             const auto span = token_span(tokens);
-             const ReleaseGil nogil;
-             return unwrap(cache.open(span, {name, adapter, salt}));
-           })
+           py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"),
+           py::arg("flops_per_token") = 1.0, py::arg("flops_per_token_per_position") = 0.0)
+      .def(
+          "open",
+          [](Cache& cache, const Tokens& tokens, const std::string& name,
+             const std::string& adapter, const std::string& salt, const std::string& tenant,
+             const std::string& kind, std::optional<double> expected_reuse,
+             std::optional<std::uint64_t> now_ms) {
+            const auto span = token_span(tokens);
+            const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms};
+            const ReleaseGil nogil;
+            return unwrap(cache.open(span, {name, adapter, salt}, options));
+          },
+          py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"), py::kw_only(),
+          py::arg("tenant") = "", py::arg("kind") = "", py::arg("expected_reuse") = py::none(),
+          py::arg("now_ms") = py::none())
       .def("explain",
            [](const Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt) {

@@ -123,5 +123,12 @@ void bind_sequence(py::module_& m) {
       .def_property_readonly(
           "recorded",
           py::cpp_function([](const Sequence& s) { return own(s).recorded(); }, release_gil()))
-      .def("close", &Sequence::close, release_gil());
+      .def(
+          "close",
+          [](Sequence& sequence, std::optional<std::uint64_t> output_tokens, bool session_closed,
+             std::optional<std::uint64_t> now_ms) {
+            sequence.close({output_tokens, session_closed, now_ms});
+          },
+          py::kw_only(), py::arg("output_tokens") = py::none(), py::arg("session_closed") = false,
+          py::arg("now_ms") = py::none(), release_gil());
 }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay"]
 
+_UNTIMED_MS = 250  # between the requests of a trace without times
+
 
 class Replay:
     """Serves requests one after another, in the order of the trace.
@@ -97,9 +99,12 @@ class Replay:
         self.check_fits(requests)
         report = self._report
         begin = time.perf_counter()
+        # A trace without times still needs a clock that advances.
+        timed = any(request.timestamp_ms != requests[0].timestamp_ms for request in requests)
         for request in requests:
             report.requests += 1
-            if not (self._fits(request) and self._serve(request)):
+            now_ms = int(request.timestamp_ms) if timed else request.number * _UNTIMED_MS
+            if not (self._fits(request) and self._serve(request, now_ms)):
                 report.rejected += 1
                 positions = self._positions(request)
                 report.rejected_positions = min(report.rejected_positions or positions, positions)
@@ -128,15 +133,16 @@ class Replay:
             return False
         return need <= self._plan.memory_bytes
 
-    def _serve(self, request: Request) -> bool:
+    def _serve(self, request: Request, now_ms: int) -> bool:
         """Serve one request; False when it ran out of memory half-way."""
         prompt = request.prompt()
         try:
             with self._stopwatch("open"):
-                seq = self._cache.open(prompt)
+                seq = self._cache.open(prompt, now_ms=now_ms)
             with seq:
                 cached, matched = seq.cached_tokens, seq.matched_tokens
                 self._run_model(seq, request, prompt)
+                seq.close(output_tokens=request.output_length, now_ms=now_ms)
         except OutOfCapacityError:
             return False
         self._count(request, cached, matched)

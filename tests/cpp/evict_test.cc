@@ -14,7 +14,7 @@ namespace kvcache::evict {
 namespace {
 
 constexpr std::uint64_t kBlock = 4;
-constexpr Costs kCosts{kBlock, 64, 256, 1.0, 0.01};
+constexpr Costs kCosts{kBlock, 64, 256, 1 << 12, 1.0, 0.01};
 const Policy::MayGo kAny = [](Unit) { return true; };
 
 // The part of an index that a policy sees. Node 0 is the root.

@@ -55,7 +55,7 @@ class Faulty(FakeCache):
         super().__init__(plan)
         self.damage = damage
 
-    def open(self, tokens):
+    def open(self, tokens, **_request):
         seq = super().open(tokens)
         if seq.cached_tokens and self.damage is not None:
             self.damage(seq)
@@ -120,7 +120,7 @@ def test_int8_not_a_number_is_a_mismatch():
             return keys, values
 
     class Cache(FakeCache):
-        def open(self, tokens):
+        def open(self, tokens, **_request):
             return NotANumber(self, tokens)
 
     plan = make_plan(FULL, [], int8=True)
@@ -172,7 +172,7 @@ def test_blocks_count_as_reused_only_when_all_of_them_was_there():
 
 def test_without_bytes_only_prompts_enter_the_ledger():
     class Ledger(FakeCache):
-        def open(self, tokens):
+        def open(self, tokens, **_request):
             seq = super().open(tokens)
             seq.write = seq.read = seq.state = seq.extend = None
             return seq

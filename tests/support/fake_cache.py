@@ -28,7 +28,7 @@ class FakeCache:
         self.refuse_after = refuse_after
         self.refuse_snapshots = refuse_snapshots
 
-    def open(self, tokens):
+    def open(self, tokens, **_request):
         return FakeSequence(self, np.asarray(tokens, dtype=np.int32))
 
     def stats(self):
@@ -70,7 +70,7 @@ class FakeSequence:
     def __exit__(self, *exc):
         self.close()
 
-    def close(self):
+    def close(self, **_ended):
         pass
 
     def _parts(self, layer):

@@ -25,6 +25,7 @@
 
 #include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
+#include "kvcache/request.h"
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
@@ -36,11 +37,13 @@ struct CacheOptions {
   // False: a ledger that places, counts and evicts but stores no bytes.
   bool backing = true;
   // Most blocks a group may hold; 0: as many as the budget allows. Without backing it replaces
-  // the byte budget.
+  // the byte budget: stored prefixes may take the bytes of so many blocks, snapshots included, and
+  // open sequences come on top.
   std::uint64_t capacity_blocks = 0;
   // What resize() can reach; 0: the machine's memory. Addresses are reserved for it, no memory.
   std::uint64_t max_memory_bytes = 0;
   MemoryOptions memory = {};
+  CostModel costs;  // of recomputing, for policies that weigh it
 };
 
 // Whose prefixes may be shared: only sequences that agree in all fields, byte for byte.
@@ -88,20 +91,30 @@ struct CacheStats {
   std::uint64_t hits = 0;  // opens with cached tokens
   std::uint64_t asked_tokens = 0;
   std::uint64_t cached_tokens = 0;
+  // Blocks found at open(), and what LRU would have found with as many blocks; of a policy that
+  // keeps count.
+  std::uint64_t hit_blocks = 0;
+  std::uint64_t lru_hit_blocks = 0;
 };
+
+// Names that CacheOptions::policy takes, the default first.
+std::vector<std::string> policy_names();
 
 class CacheCore;
 
 class Cache {
  public:
-  // kInvalidArgument: an unknown policy, or a plan that 32-bit block tables cannot address.
+  // kInvalidArgument: an unknown policy, costs that are negative or not finite, or a plan that
+  // 32-bit block tables cannot address.
   // kOutOfCapacity: the budget cannot hold the state of one block, or the system refuses.
   static Result<std::unique_ptr<Cache>> create(StatePlan plan, const CacheOptions& options);
   ~Cache();
 
   // Finds the longest usable prefix, shares its pages and restores its fixed-size state.
-  // kInvalidArgument: no tokens. kOutOfCapacity: no slot, or sequences are at their limit.
-  Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space);
+  // kInvalidArgument: no tokens, or an expected reuse outside 0..1. kOutOfCapacity: no slot, or
+  // sequences are at their limit.
+  Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space,
+                        const OpenOptions& options = {});
   Explanation explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
   CacheStats stats() const;
 

@@ -13,6 +13,7 @@
 #include "kvcache/codec.h"
 #include "kvcache/engine_layout.h"
 #include "kvcache/pages.h"
+#include "kvcache/request.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
 
@@ -163,7 +164,8 @@ class Sequence {
   // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.
   // kOutOfCapacity: no room for drafts + 1 rows and as many copies of the fixed-size state.
   Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts);
-  void close();
+  // Gives everything back; what was published stays, and eviction learns how the request ended.
+  void close(const CloseOptions& options = {});
   bool is_open() const;
   // kInvalidArgument: this is a child of the process that opened the sequence. Calls that return a
   // status fail likewise, others answer as if it were closed, and close() does nothing.

@@ -1,8 +1,10 @@
 #include "kvcache/cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "cache/cache_core.h"
@@ -29,15 +31,61 @@ std::vector<std::size_t> first_numbers(std::size_t count) {
   return numbers;
 }
 
+// The most that a ledger may count: as much as block tables address.
+std::uint64_t addressable_bytes(const std::vector<arena::PoolSpec>& specs) {
+  std::uint64_t bytes = std::uint64_t{1} << 46;
+  for (const arena::PoolSpec& spec : specs) {
+    const SpanGeometry geometry = span_geometry(spec.item_bytes);
+    if (geometry.items == 0) continue;
+    const std::uint64_t spans = arena::kMaxItems / geometry.items;
+    bytes = std::min(bytes, spans > bytes / geometry.bytes ? bytes : spans * geometry.bytes);
+  }
+  return bytes;
+}
+
+Result<evict::Costs> eviction_costs(const StatePlan& plan, const CostModel& model) {
+  for (const double flops : {model.flops_per_token, model.flops_per_token_per_position}) {
+    if (!(flops >= 0 && flops <= 1e30)) {
+      return Status::invalid_argument("costs: FLOPs must be 0..1e30, got ", flops);
+    }
+  }
+  evict::Costs costs;
+  costs.block_tokens = plan.block_tokens();
+  costs.block_bytes = plan.block_bytes();
+  costs.snapshot_bytes = plan.slot_bytes();  // of one that is stored whole
+  // What is no longer stored is remembered in a small part of what can be.
+  constexpr std::uint64_t kLeast = 32 << 20;
+  costs.metadata_bytes = std::max(kLeast, plan.options().memory_bytes / 256);
+  costs.flops_per_token = model.flops_per_token;
+  costs.flops_per_token_per_position = model.flops_per_token_per_position;
+  return costs;
+}
+
+// 0 for no hints; FNV-1a of the rest.
+std::uint32_t hint_key(const RequestHints& hints) {
+  if (hints == RequestHints()) return 0;
+  std::string text = std::to_string(hints.tenant.size()) + ':' + hints.tenant + hints.kind + '\0';
+  if (hints.expected_reuse) text += std::to_string(static_cast<int>(*hints.expected_reuse * 4));
+  std::uint32_t key = 2166136261;
+  for (const char letter : text) key = (key ^ static_cast<unsigned char>(letter)) * 16777619;
+  return std::max<std::uint32_t>(key, 1);
+}
+
 }  // namespace
+
+std::vector<std::string> policy_names() {
+  const auto names = evict::policy_names();
+  return {names.begin(), names.end()};
+}
 
 // ---- CacheCore --------------------------------------------------------------------------------
 
-CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
+CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
                      std::unique_ptr<arena::Arena> arena_value,
                      std::unique_ptr<evict::Policy> policy)
     : plan(std::move(plan_value)),
-      backing(has_backing),
+      backing(options.backing),
+      capacity_blocks(options.capacity_blocks),
       layers(plan),
       groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
@@ -47,18 +95,14 @@ CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
   // Reads and writes need a codec row: better to know before there is anything to lose.
   if (Status status = codec::check_isa(); !status) return status;
-  const evict::Costs costs{plan.block_tokens(), plan.block_bytes(), plan.slot_bytes()};
-  auto policy = evict::make_policy(options.policy, costs);
+  const bool counts_blocks = !options.backing && options.capacity_blocks > 0;
+  const auto specs = arena::pool_specs(plan, counts_blocks ? 0 : options.capacity_blocks);
+  const auto costs = eviction_costs(plan, options.costs);
+  if (!costs) return costs.status();
+  auto policy = evict::make_policy(options.policy, *costs);
   if (!policy) return policy.status();
-  std::uint64_t budget = plan.options().memory_bytes;
-  if (!options.backing && options.capacity_blocks > 0) {
-    // The blocks come on top, so that their number alone is the limit.
-    for (const Group& group : plan.groups()) {
-      const auto pages = span_bytes(span_geometry(group.page_bytes), options.capacity_blocks);
-      budget += std::min(pages, UINT64_MAX - budget);
-    }
-  }
-  const auto specs = arena::pool_specs(plan, options.capacity_blocks);
+  const std::uint64_t budget =
+      counts_blocks ? addressable_bytes(specs) : plan.options().memory_bytes;
   const auto least = plan.sequence_bytes(1, 1);
   if (!least) return least.status();
   if (*least > budget) {
@@ -70,8 +114,7 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
                                     options.max_memory_bytes);
   if (!arena) return arena.status();
   return std::shared_ptr<CacheCore>(
-      new CacheCore(std::move(plan), options.backing, std::move(arena).value(),
-                    std::move(policy).value()),
+      new CacheCore(std::move(plan), options, std::move(arena).value(), std::move(policy).value()),
       DeleteInOwnProcess());
 }
 
@@ -81,6 +124,28 @@ Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
     // The index holds no slots: evicting cannot help where their number is the limit.
     const bool futile = &pool == pools.slots && pool.at_limit();
     if (item || futile || !index.evict_one()) return item;
+  }
+}
+
+std::uint64_t CacheCore::now_ms(std::optional<std::uint64_t> callers) {
+  if (callers) return *callers;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return static_cast<std::uint64_t>(ms);
+}
+
+void CacheCore::trim_ledger() {
+  if (backing || capacity_blocks == 0) return;
+  const prefix::IndexCounts& counts = index.counts();
+  for (;;) {
+    // Snapshots count by the blocks that their bytes would hold.
+    const double snapshots = static_cast<double>(counts.snapshots) *
+                             static_cast<double>(plan.slot_bytes()) /
+                             static_cast<double>(plan.block_bytes());
+    if (static_cast<double>(counts.blocks) + snapshots <= static_cast<double>(capacity_blocks) ||
+        !index.evict_one()) {
+      return;
+    }
   }
 }
 
@@ -115,9 +180,13 @@ Result<std::unique_ptr<Cache>> Cache::create(StatePlan plan, const CacheOptions&
 
 Status Cache::check_process() const { return core_->mutex.check_process(); }
 
-Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixSpace& space) {
+Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixSpace& space,
+                             const OpenOptions& options) {
   if (Status status = check_process(); !status) return status;
   if (tokens.empty()) return Status::invalid_argument("open: a sequence needs at least one token");
+  if (const auto reuse = options.hints.expected_reuse; reuse && !(*reuse >= 0 && *reuse <= 1)) {
+    return Status::invalid_argument("open: expected_reuse must be 0..1, got ", *reuse);
+  }
   CacheCore& core = *core_;
   auto sequence = SequenceCore::create(core_);
   std::string key = space_key(space);
@@ -127,7 +196,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   {
     const std::lock_guard lock(core.mutex);
     if (Status status = core.check_sequences(); !status) return status;
-    prefix::Match match = core.index.match(key, tokens, true);
+    prefix::Match match = core.index.match(key, tokens, true, CacheCore::now_ms(options.now_ms));
     for (std::size_t group = 0; group < match.tables.size(); ++group) {
       for (const ItemId page : match.tables[group]) {
         if (page != kNoItem) core.pools.pages[group]->retain(page);
@@ -145,6 +214,8 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     }
     sequence->cached_tokens = match.usable;
     sequence->matched_tokens = match.matched;
+    sequence->prompt_tokens = tokens.size();
+    sequence->hint = hint_key(options.hints);
     ++core.counters.open_sequences;
     ++core.counters.opens;
     core.counters.hits += match.usable > 0;
@@ -202,6 +273,9 @@ CacheStats Cache::stats() const {
   stats.indexed_snapshots = counts.snapshots;
   stats.evicted_blocks = counts.evicted_blocks;
   stats.evicted_snapshots = counts.evicted_snapshots;
+  const evict::Meter meter = core_->index.meter();
+  stats.hit_blocks = meter.hit_blocks;
+  stats.lru_hit_blocks = meter.lru_hit_blocks;
   return stats;
 }
 

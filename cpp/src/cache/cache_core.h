@@ -50,8 +50,15 @@ class CacheCore final : public arena::ItemSource {
   // Own. Why rows may not be declared complete in place.
   Status check_in_place(const sequence::RowsAhead& rows) const;
 
+  // Milliseconds of a steady clock, unless the caller has one.
+  static std::uint64_t now_ms(std::optional<std::uint64_t> callers);
+
+  // Locked. Without backing, evicts what is stored beyond `capacity_blocks`.
+  void trim_ledger();
+
   const StatePlan plan;
   const bool backing;
+  const std::uint64_t capacity_blocks;
   const sequence::LayerMap layers;
   const std::vector<std::size_t> groups;  // 0, 1, ... of the plan
 
@@ -62,8 +69,8 @@ class CacheCore final : public arena::ItemSource {
   CacheStats counters;  // opens, hits, tokens and open sequences
 
  private:
-  CacheCore(StatePlan plan_value, bool has_backing, std::unique_ptr<arena::Arena> arena_value,
-            std::unique_ptr<evict::Policy> policy);
+  CacheCore(StatePlan plan_value, const CacheOptions& options,
+            std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy);
 };
 
 // A sequence's lock and state. `state` is empty once closed.
@@ -75,11 +82,16 @@ struct SequenceCore {
   std::optional<sequence::SequenceState> state;
   std::uint64_t cached_tokens = 0;
   std::uint64_t matched_tokens = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint32_t hint = 0;
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
 
   // Own. Why no call may run: the sequence is closed, or belongs to another process.
   Status check_open() const;
+  // Locked. How the request ended, for eviction to learn from.
+  void tell_policy(const CloseOptions& options);
+
   // Own. Why a call that changes the sequence may not run: the same, or a verify is open.
   Status check_idle(std::string_view call) const;
 

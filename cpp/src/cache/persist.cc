@@ -269,6 +269,10 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   }
   const std::lock_guard lock(core.mutex);
   core.index.insert(key, file->tokens(), pins.pages, snapshots);
+  evict::Completion facts;
+  facts.now_ms = CacheCore::now_ms({});
+  facts.prompt_tokens = shape.tokens;
+  core.index.complete(key, file->tokens(), facts);
   return shape.tokens;
 }
 

@@ -34,6 +34,17 @@ Status SequenceCore::check_idle(std::string_view call) const {
                                   verify->start(), " is open; commit() it or roll it back first");
 }
 
+void SequenceCore::tell_policy(const CloseOptions& options) {
+  const std::uint64_t length = state->length();
+  evict::Completion facts;
+  facts.now_ms = CacheCore::now_ms(options.now_ms);
+  facts.prompt_tokens = prompt_tokens;
+  facts.output_tokens = options.output_tokens.value_or(length - std::min(length, prompt_tokens));
+  facts.hint = hint;
+  facts.session_closed = options.session_closed;
+  cache->index.complete(state->space(), std::span(state->tokens()).first(length), facts);
+}
+
 StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, ItemId item,
                      const FixedComponent& component) {
   {
@@ -63,16 +74,18 @@ Sequence& Sequence::operator=(Sequence&& other) noexcept {
 
 Sequence::~Sequence() { close(); }
 
-void Sequence::close() {
+void Sequence::close(const CloseOptions& options) {
   if (!core_) return;
   const std::lock_guard own(core_->mutex);
   if (!core_->check_open()) return;
   const std::lock_guard lock(core_->cache->mutex);
+  core_->tell_policy(options);
   if (core_->verify) core_->verify->release();
   core_->verify.reset();
   core_->state->release();
   core_->state.reset();
   --core_->cache->counters.open_sequences;
+  core_->cache->trim_ledger();
 }
 
 Status Sequence::check_process() const {
@@ -221,6 +234,8 @@ Result<Sequence> Sequence::fork() {
   }
   child->cached_tokens = core_->cached_tokens;
   child->matched_tokens = core_->matched_tokens;
+  child->prompt_tokens = core_->prompt_tokens;
+  child->hint = core_->hint;
   if (core_->state->slot_bytes() != nullptr) {
     std::memcpy(child->state->slot_bytes(), core_->state->slot_bytes(), cache.plan.slot_bytes());
   }

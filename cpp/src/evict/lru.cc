@@ -12,6 +12,8 @@ namespace {
 
 class Lru final : public FactPolicy {
  public:
+  using FactPolicy::FactPolicy;
+
   std::string_view name() const override { return "lru"; }
   std::optional<Unit> victim(const MayGo& may_go) override {
     for (const auto& [last_access, unit] : order_) {
@@ -30,6 +32,6 @@ class Lru final : public FactPolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_lru(const Costs&) { return std::make_unique<Lru>(); }
+std::unique_ptr<Policy> make_lru(const Costs& costs) { return std::make_unique<Lru>(costs); }
 
 }  // namespace kvcache::evict

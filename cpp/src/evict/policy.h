@@ -35,8 +35,9 @@ inline Unit snapshot_unit(SnapshotId id) { return {UnitKind::kSnapshot, id}; }
 // What a policy may weigh. Without FLOPs, tokens count.
 struct Costs {
   std::uint64_t block_tokens = 1;
-  std::uint64_t block_bytes = 1;     // of one block, in all groups together
-  std::uint64_t snapshot_bytes = 0;  // 0: the model has no fixed-size state
+  std::uint64_t block_bytes = 1;            // of one block, in all groups together
+  std::uint64_t snapshot_bytes = 0;         // 0: the model has no fixed-size state
+  std::uint64_t metadata_bytes = 16 << 20;  // for what is no longer stored
   double flops_per_token = 1.0;
   double flops_per_token_per_position = 0.0;
 
@@ -62,7 +63,14 @@ struct Completion {
   std::uint64_t end = 0;  // positions of the path
   std::uint64_t prompt_tokens = 0;
   std::uint64_t output_tokens = 0;
-  std::uint32_t hint = 0;  // what the caller knows of the request, hashed; 0: nothing
+  std::uint32_t hint = 0;       // what the caller knows of the request, hashed; 0: nothing
+  bool session_closed = false;  // nobody will continue it
+};
+
+// How a policy does beside LRU with as many blocks.
+struct Meter {
+  std::uint64_t hit_blocks = 0;
+  std::uint64_t lru_hit_blocks = 0;
 };
 
 class Policy {
@@ -98,6 +106,7 @@ class Policy {
   virtual void use(Unit unit, std::uint64_t clock) = 0;
   virtual void arrive(const Arrival&) {}
   virtual void complete(const Completion&) {}
+  virtual Meter meter() const { return {}; }
 
   // ---- What may go: leaf runs, and every snapshot ----
   virtual void insert(Unit unit) = 0;

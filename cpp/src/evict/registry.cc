@@ -12,8 +12,14 @@ struct Entry {
   std::unique_ptr<Policy> (*make)(const Costs&);
 };
 
-// One line for each policy.
-constexpr std::array kPolicies = {Entry{"lru", &make_lru}};
+// One line for each policy, the default first.
+constexpr std::array kPolicies = {
+    Entry{"lru", &make_lru},
+    Entry{"price_list", &make_price_list},
+    Entry{"flop_aware", &make_flop_aware},
+    Entry{"gdsf", &make_gdsf},
+    Entry{"s3fifo", &make_s3fifo},
+};
 
 }  // namespace
 

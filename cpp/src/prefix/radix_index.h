@@ -79,6 +79,7 @@ class RadixIndex {
 
   const IndexCounts& counts() const { return counts_; }
   std::string_view policy_name() const { return policy_->name(); }
+  evict::Meter meter() const { return policy_->meter(); }
 
  private:
   using NodeId = std::uint32_t;

@@ -1,0 +1,40 @@
+"""What a caller may say about a request, for eviction to learn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CostModel", "RequestHints"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHints:
+    """What is known of a request when it arrives.
+
+    Requests that agree in all fields are learned about together: how often and how soon they are
+    continued. The first dozen kinds are told apart, further ones share a few places.
+
+    Attributes:
+        tenant: whose request it is.
+        kind: what kind of turn it is, such as ``"chat"`` or ``"tool"``.
+        expected_reuse: probability, 0 to 1, that the request is continued; None when unknown.
+    """
+
+    tenant: str = ""
+    kind: str = ""
+    expected_reuse: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """What computing one position costs, for policies that weigh recomputation.
+
+    Only ratios matter. By default every position costs the same.
+
+    Attributes:
+        flops_per_token: of one position, whatever lies before it.
+        flops_per_token_per_position: more for each position before it.
+    """
+
+    flops_per_token: float = 1.0
+    flops_per_token_per_position: float = 0.0
