@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-import kvcache
+from kvcache.cache import policy_names
 from kvcache.cli.console import report_console
 from kvcache.cli.model import load_model
-from kvcache.errors import KVCacheError
-from kvcache.replay import Replay, read_trace
-from kvcache.replay.demo import DEMO_MODEL, generate_trace
+from kvcache.errors import InvalidArgumentError, KVCacheError
+from kvcache.replay.compare import Job, compare, run_job
+from kvcache.replay.demo import DEMO_MODEL
 from kvcache.storage import parse_storage
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from kvcache.models import Model
-    from kvcache.plan import StatePlan
-    from kvcache.replay import Report, Request
+    from kvcache.replay import Report
+    from kvcache.replay.compare import Outcome
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "comparison_table", "run"]
 
 _DEFAULT_MEMORY = 2 << 30
 _DEMO_MEMORY = 64 << 20  # small enough that the generated trace does not fit
@@ -80,7 +80,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--requests", metavar="N", type=_positive, help="serve only the first N requests"
     )
-    parser.add_argument("--policy", default="lru", help="eviction policy (default: lru)")
+    parser.add_argument(
+        "--policy",
+        metavar="NAME[,NAME...]|all",
+        default="price_list",
+        help="eviction policy (default: price_list); several are compared, each in its own process",
+    )
     parser.add_argument(
         "--bytes",
         choices=("real", "none"),
@@ -89,35 +94,35 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--capacity-blocks",
-        metavar="N",
-        type=_positive,
-        default=0,
-        help="keep at most N blocks per group of layers; with --bytes none this replaces --memory",
+        metavar="N[,N...]",
+        type=_positives,
+        default=[0],
+        help="keep at most N blocks per group of layers; with --bytes none this replaces --memory, "
+        "and a comparison shows what a clairvoyant would find",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay; 0 when every restored byte was right, 1 when not."""
-    demo = args.model is None
-    model = kvcache.models.from_config(DEMO_MODEL) if demo else load_model(args.model)
-    plan = _plan(args, model)
-    requests = _load_trace(args.trace, args.requests)
-    cache = kvcache.Cache(
-        plan,
-        policy=args.policy,
-        backing=args.bytes == "real",
-        capacity_blocks=args.capacity_blocks,
-    )
-    replay = Replay(
-        cache,
-        plan,
+    policies = _policies(args.policy)
+    if args.model is not None:
+        load_model(args.model)  # a wrong file is refused here, with its name
+    job = Job(
+        config=DEMO_MODEL if args.model is None else args.model,
+        trace=args.trace,
+        limit=args.requests,
+        memory=_memory(args),
+        format=args.format,
+        block_tokens=args.block_tokens,
+        policy=policies[0],
+        capacity_blocks=args.capacity_blocks[0],
         real_bytes=args.bytes == "real",
-        capacity_blocks=args.capacity_blocks,
     )
-    with _progress(len(requests)) as on_request:
-        report = replay.run(requests, on_request=on_request)
-    report.model, report.format, report.policy = model.model_type, args.format, args.policy
+    if len(policies) > 1 or len(args.capacity_blocks) > 1:
+        return _compare(args, job, policies)
+    with _progress() as (on_start, on_request):
+        report = run_job(job, on_start=on_start, on_request=on_request)
     if args.json:
         print(msgspec.json.encode(report.to_dict()).decode())
     else:
@@ -135,6 +140,55 @@ def _storage(text: str) -> str:
     return text
 
 
+def _compare(args: argparse.Namespace, job: Job, policies: list[str]) -> int:
+    outcomes = compare(job, policies, args.capacity_blocks)
+    if args.json:
+        print(msgspec.json.encode([outcome.to_dict() for outcome in outcomes]).decode())
+    else:
+        report_console().print(comparison_table(outcomes))
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def comparison_table(outcomes: Iterable[Outcome]) -> Table:
+    """Hit rates and gaps closed, one row an outcome."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in (
+        "capacity",
+        "policy",
+        "blocks found",
+        "of blocks",
+        "of tokens",
+        "gap closed",
+        "by half",
+    ):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    for outcome in outcomes:
+        gaps = outcome.gap_closed
+        tokens = outcome.token_hit_rate
+        table.add_row(
+            f"{outcome.capacity_blocks:,}" if outcome.capacity_blocks else "memory",
+            outcome.policy,
+            f"{sum(outcome.hits):,}",
+            f"{outcome.block_hit_rate:.4f}",
+            "" if tokens is None else f"{tokens:.4f}",
+            "" if gaps is None else f"{gaps[0]:.1%}",
+            "" if gaps is None else f"{gaps[1]:.1%} {gaps[2]:.1%}",
+        )
+    return table
+
+
+def _policies(text: str) -> list[str]:
+    """The named policies; an unknown one is refused before anything is read."""
+    known = policy_names()
+    names = list(known) if text == "all" else text.split(",")
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"--policy: {name!r} is not known; known policies: all, {', '.join(known)}"
+            )
+    return list(dict.fromkeys(names))
+
+
 def _positive(text: str) -> int:
     try:
         value = int(text)
@@ -145,25 +199,22 @@ def _positive(text: str) -> int:
     return value
 
 
-def _load_trace(path: Path | None, limit: int | None) -> list[Request]:
-    return generate_trace()[:limit] if path is None else read_trace(path, limit=limit)
+def _positives(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
-def _plan(args: argparse.Namespace, model: Model) -> StatePlan:
-    demo = args.model is None and args.trace is None
-    memory = _DEMO_MEMORY if demo else _DEFAULT_MEMORY
+def _memory(args: argparse.Namespace) -> int:
     if args.memory is not None:
-        memory = parse_bytes(args.memory, name="--memory")
-    return kvcache.StatePlan.for_model(
-        model, memory=memory, block_tokens=args.block_tokens, format=args.format
-    )
+        return parse_bytes(args.memory, name="--memory")
+    demo = args.model is None and args.trace is None
+    return _DEMO_MEMORY if demo else _DEFAULT_MEMORY
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Report], None] | None]:
+def _progress() -> Iterator[tuple[Callable[[int], None] | None, Callable[[Report], None] | None]]:
     """A bar on stderr where a person watches; nothing where a program reads."""
     if not sys.stderr.isatty():
-        yield None
+        yield None, None
         return
     columns = (
         TextColumn("replay"),
@@ -173,7 +224,10 @@ def _progress(total: int) -> Iterator[Callable[[Report], None] | None]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("replay", total=total, hit_rate=0.0, mismatches=0)
+        task = progress.add_task("replay", total=None, hit_rate=0.0, mismatches=0)
+
+        def start(total: int) -> None:
+            progress.update(task, total=total)
 
         def show(report: Report) -> None:
             progress.update(
@@ -183,4 +237,4 @@ def _progress(total: int) -> Iterator[Callable[[Report], None] | None]:
                 mismatches=report.mismatches,
             )
 
-        yield show
+        yield start, show

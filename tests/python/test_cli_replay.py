@@ -95,7 +95,7 @@ def test_without_arguments_a_hybrid_is_served_with_hits_evictions_and_snapshots(
     assert report["restored_bytes"] > 0
     assert report["evicted_blocks"] > 0
     assert report["evicted_snapshots"] > 0
-    assert (report["model"], report["format"], report["policy"]) == ("qwen3_next", "f16", "lru")
+    assert (report["model"], report["format"], report["policy"]) == ("qwen3_next", "f16", "price_list")
 
 
 def test_the_table_says_mismatches_0(run):
@@ -278,6 +278,7 @@ def test_a_wrong_option_is_named(refused, option, value):
 def test_block_hit_rates_of_the_conversation_trace_are_those_of_exact_lru(run, write):
     trace = traces_path("conversation_trace.jsonl")
     options = ["--model", write("config.json", LLAMA), "--trace", trace, "--bytes", "none"]
+    options += ["--policy", "lru"]
     for capacity, rate in [(10_000, 0.2116), (50_000, 0.3546)]:
         report = replayed(run, *options, "--block-tokens", 512, "--capacity-blocks", capacity)
         assert report["requests"] == 12_031

@@ -48,7 +48,7 @@ def test_the_ledger_evicts_as_exact_lru(seed):
     requests = list(branching_trace(np.random.default_rng(seed), 600))
     capacity = 4 * max(request.source.size for request in requests)
     plan = StatePlan(ATTENTION, memory="1MiB", block_tokens=512)
-    cache = Cache(plan, backing=False, capacity_blocks=capacity)
+    cache = Cache(plan, policy="lru", backing=False, capacity_blocks=capacity)
     replay = Replay(cache, plan, real_bytes=False, capacity_blocks=capacity)
     totals = []
     report = replay.run(requests, on_request=lambda r: totals.append(r.reused_blocks))

@@ -10,10 +10,12 @@ void Drawers::sort(const HazardTable& hazards) {
   rank_.resize(all);
   group_end_.resize(all);
   while (order_.size() < all) order_.push_back(static_cast<std::uint32_t>(order_.size()));
-  const auto price = [&](std::uint32_t cell) {
-    return hazards.price(static_cast<int>(cell) / kAgeBuckets,
-                         static_cast<int>(cell) % kAgeBuckets);
-  };
+  prices_.resize(all);
+  for (std::uint32_t cell = 0; cell < all; ++cell) {
+    prices_[cell] =
+        hazards.price(static_cast<int>(cell) / kAgeBuckets, static_cast<int>(cell) % kAgeBuckets);
+  }
+  const auto price = [&](std::uint32_t cell) { return prices_[cell]; };
   // Stable, and from the order before: most prices have hardly moved.
   std::stable_sort(order_.begin(), order_.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return price(a) < price(b); });

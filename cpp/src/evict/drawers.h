@@ -45,12 +45,12 @@ class Drawers {
   // Takes over the prices, and classes that are new.
   void sort(const HazardTable& hazards);
 
-  // The oldest of the cheapest cell that `accept` takes; of the cells of one price, or of all when
-  // prices mean nothing yet, the oldest. kNoRecord: it takes none.
+  // The oldest of the cheapest cell that `accept` takes; of the cells of one price the oldest.
+  // kNoRecord: it takes none.
   template <typename Accept>
-  RecordId first(History& history, bool by_age, Accept&& accept) {
+  RecordId first(History& history, Accept&& accept) {
     for (std::uint32_t rank = next_filled(0); rank < order_.size();) {
-      const auto stop = by_age ? static_cast<std::uint32_t>(order_.size()) : group_end_[rank];
+      const std::uint32_t stop = group_end_[rank];
       heads_.clear();
       for (; rank < stop; rank = next_filled(rank + 1)) {
         heads_.push_back(lists_[order_[rank]].front());
@@ -89,6 +89,7 @@ class Drawers {
   std::vector<std::uint32_t> rank_;       // by cell: its place in order_
   std::vector<std::uint32_t> group_end_;  // by rank: where cells of the same price end
   std::vector<std::uint64_t> filled_;     // by rank, bits: cells that are not empty
+  std::vector<double> prices_;            // scratch of sort()
   std::vector<RecordId> heads_;           // scratch of first()
 };
 

@@ -2,6 +2,7 @@
 //   inflation + times used * FLOPs saved / bytes,
 // where the inflation is the worth of the last victim when the unit was last used, so that what is
 // no longer used grows old beside what is.
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -30,7 +31,7 @@ class Gdsf final : public FactPolicy {
   using Key = std::tuple<double, std::uint64_t, Unit>;
 
   Key key(Unit unit, const UnitFacts& facts) const {
-    const double times = static_cast<double>(facts.uses) + 1;
+    const double times = std::max(facts.uses, 1U);
     return {facts.value + times * flops_per_byte(unit, facts), facts.last_access, unit};
   }
   void place(Unit unit, UnitFacts& facts) override { order_.insert(key(unit, facts)); }

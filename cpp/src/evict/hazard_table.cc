@@ -65,15 +65,19 @@ void HazardTable::price_row(const Row& hazard, Row& prices) {
     double survival = 1;
     double uses = 0;
     double seconds = 0;
-    double best = 0;
+    double best_uses = 0;
+    double best_seconds = 1;
     for (std::size_t b = start; b < kLastBucket; ++b) {
       const double width = (edges[b + 1] - edges[b]) / 1000;
       uses += survival * hazard[b];
       seconds += survival * width * (1 - hazard[b] / 2);
       survival *= 1 - hazard[b];
-      best = std::max(best, uses / seconds);
+      if (uses * best_seconds > best_uses * seconds) {
+        best_uses = uses;
+        best_seconds = seconds;
+      }
     }
-    prices[start] = best;
+    prices[start] = best_uses / best_seconds;
   }
   prices[kLastBucket] = 0;
 }

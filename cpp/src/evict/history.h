@@ -40,7 +40,7 @@ struct Record {
   std::uint32_t shadow = 0;  // blocks that LRU would have, from the first on
   std::uint32_t generation = 0;
   std::uint32_t cls = 0;
-  float weight = 0;      // of one block, among those that were filed together
+  double weight = 0;     // of one block, among those that were filed together
   std::uint64_t t0 = 0;  // ms of the last use
   Links drawer;          // stored and evictable: in its cell; a ghost: among the ghosts
   Links timer;           // unless a request is running on it

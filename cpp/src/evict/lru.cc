@@ -15,6 +15,7 @@ class Lru final : public FactPolicy {
   using FactPolicy::FactPolicy;
 
   std::string_view name() const override { return "lru"; }
+  bool learns() const override { return false; }
   std::optional<Unit> victim(const MayGo& may_go) override {
     for (const auto& [last_access, unit] : order_) {
       if (may_go(unit)) return unit;

@@ -73,7 +73,7 @@ void PriceList::supersede(RecordId at) {
   }
   for (const RecordId id : path_) {
     timers_[history_[id].bucket].remove(history_, id);
-    open(id, kDead, 1.0F / static_cast<float>(blocks));
+    open(id, kDead, 1.0 / static_cast<double>(blocks));
     for (const MarkId mark : history_[id].marks) {
       if (!snapshots_[mark].timed) continue;
       snapshots_.close_unused(mark);
@@ -243,10 +243,19 @@ std::optional<Unit> PriceList::victim(const MayGo& may_go) {
   if (has_snapshots()) {
     if (const auto snapshot = snapshots_.cheapest(may_go)) return snapshot_unit(*snapshot);
   }
-  const RecordId id = drawers_.first(history_, reuses_ < kWarm, [&](RecordId record) {
+  const auto accept = [&](RecordId record) {
     const RunId run = history_[record].run;
     return nodes_[run].useless == 0 && may_go(run_unit(run));
-  });
+  };
+  RecordId id = kNoRecord;
+  if (reuses_ < kWarm) {
+    // Nothing is known yet, and all that is stored is in the order of LRU.
+    id = recency_.front();
+    while (id != kNoRecord && !(history_[id].listed && accept(id))) {
+      id = history_[id].recency.after;
+    }
+  }
+  if (id == kNoRecord) id = drawers_.first(history_, accept);
   if (id == kNoRecord) return std::nullopt;
   return run_unit(history_[id].run);
 }

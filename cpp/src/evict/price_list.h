@@ -105,7 +105,7 @@ class PriceList final : public Policy {
 
   void advance(std::uint64_t now_ms);
   void close(RecordId id);
-  void open(RecordId id, std::uint32_t cls, float weight);
+  void open(RecordId id, std::uint32_t cls, double weight);
   void file_path(const Completion& completion, std::uint32_t kind);
   std::uint32_t hint_slot(const Completion& completion);
   void meter_path();

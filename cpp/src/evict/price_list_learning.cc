@@ -66,7 +66,7 @@ void PriceList::close(RecordId id) {
 }
 
 // A new interval begins.
-void PriceList::open(RecordId id, std::uint32_t cls, float weight) {
+void PriceList::open(RecordId id, std::uint32_t cls, double weight) {
   Record& record = history_[id];
   const bool listed = record.listed;
   if (listed) drawers_.remove(history_, id);
@@ -164,7 +164,7 @@ void PriceList::file_path(const Completion& completion, std::uint32_t kind) {
       blocks += history_[path_[stop]].blocks();
     }
     for (; i < stop; ++i) {
-      open(path_[i], classes[i], 1.0F / static_cast<float>(blocks));
+      open(path_[i], classes[i], 1.0 / static_cast<double>(blocks));
       if (i > 0) history_[path_[i - 1]].last_child = history_.ref(path_[i]);
     }
   }

@@ -93,11 +93,10 @@ class S3Fifo final : public FactPolicy {
     queue(state).erase({state.turn, unit});
     state.counted = false;
   }
-  void used(Unit unit, UnitFacts& facts) override {
-    if (facts.uses > 0) {
-      State& state = state_of(unit);
-      state.uses = std::min(state.uses + 1, kMostUses);
-    }
+  void counted(Unit unit, UnitFacts& facts) override {
+    if (facts.uses < 2) return;  // the request that made it
+    State& state = state_of(unit);
+    state.uses = std::min(state.uses + 1, kMostUses);
   }
   void forget() override {
     small_.clear();

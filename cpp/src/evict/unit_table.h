@@ -19,7 +19,7 @@ struct UnitFacts {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::uint64_t last_access = 0;
-  std::uint32_t uses = 0;  // after the first
+  std::uint32_t uses = 0;  // requests that ended on a path with it; a snapshot's restores
   std::uint32_t run = 0;   // of a snapshot; of a run, its parent
   double value = 0;        // a policy's own, of the last use
   bool candidate = false;
@@ -96,10 +96,21 @@ class FactPolicy : public Policy {
 
   void use(Unit unit, std::uint64_t clock) override {
     change(unit, [&](UnitFacts& facts) {
-      if (facts.last_access != clock) ++facts.uses;  // a request uses it once
+      if (unit.kind == UnitKind::kSnapshot) ++facts.uses;
       facts.last_access = clock;
       used(unit, facts);
     });
+  }
+  bool learns() const override { return true; }
+  // A request publishes more than once, but ends once.
+  void complete(const Completion& completion) override {
+    for (RunId run = completion.deepest; facts_[run_unit(run)].run != run;
+         run = facts_[run_unit(run)].run) {
+      change(run_unit(run), [&](UnitFacts& facts) {
+        ++facts.uses;
+        counted(run_unit(run), facts);
+      });
+    }
   }
   void insert(Unit unit) override {
     UnitFacts& facts = facts_[unit];
@@ -115,8 +126,9 @@ class FactPolicy : public Policy {
  protected:
   virtual void place(Unit unit, UnitFacts& facts) = 0;
   virtual void unplace(Unit unit, UnitFacts& facts) = 0;
-  virtual void used(Unit, UnitFacts&) {}  // now, or stored now
-  virtual void forget() = 0;              // all candidates
+  virtual void used(Unit, UnitFacts&) {}     // now, or stored now
+  virtual void counted(Unit, UnitFacts&) {}  // uses has grown
+  virtual void forget() = 0;                 // all candidates
 
   // FLOPs that a byte saves when the unit is used: of a run's last block, or of a snapshot.
   double flops_per_byte(Unit unit, const UnitFacts& facts) const {
