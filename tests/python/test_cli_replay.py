@@ -95,7 +95,11 @@ def test_without_arguments_a_hybrid_is_served_with_hits_evictions_and_snapshots(
     assert report["restored_bytes"] > 0
     assert report["evicted_blocks"] > 0
     assert report["evicted_snapshots"] > 0
-    assert (report["model"], report["format"], report["policy"]) == ("qwen3_next", "f16", "price_list")
+    assert (report["model"], report["format"], report["policy"]) == (
+        "qwen3_next",
+        "f16",
+        "price_list",
+    )
 
 
 def test_the_table_says_mismatches_0(run):
