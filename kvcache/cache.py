@@ -79,7 +79,7 @@ class Cache:
         self,
         plan: StatePlan,
         *,
-        policy: str = "price_list",
+        policy: str = "lru",
         backing: bool = True,
         capacity_blocks: int = 0,
         max_memory: str | int | None = None,

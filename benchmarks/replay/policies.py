@@ -3,8 +3,8 @@
 python benchmarks/replay/policies.py TRACE.jsonl [--policies lru,price_list] [--capacities 1000,...]
 
 Checks what is known of the Mooncake conversation trace (FAST'25): the hits of exact LRU and of a
-clairvoyant that evicts deepest first, and those of the price list's published simulation. No
-policy that ships as the default may find more than .004 less than LRU at any capacity.
+clairvoyant that evicts deepest first, and those of the price list simulated block by block. It
+may not find more than .004 less than LRU at any capacity.
 """
 
 from __future__ import annotations

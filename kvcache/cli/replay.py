@@ -83,8 +83,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME[,NAME...]|all",
-        default="price_list",
-        help="eviction policy (default: price_list); several are compared, each in its own process",
+        default="lru",
+        help="eviction policy (default: lru); several are compared, each in its own process",
     )
     parser.add_argument(
         "--bytes",

@@ -57,7 +57,7 @@ def test_the_meter_counts_the_hits_of_exact_lru(seed):
 @pytest.mark.parametrize("share", [0.1, 0.4])
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_the_price_list_is_never_much_under_lru(name, share):
-    requests = ADVERSARIAL[name](np.random.default_rng(1), 1500)
+    requests = ADVERSARIAL[name](np.random.default_rng(1), 4000)
     blocks = sum(request.source.size for request in requests)
     distinct = len({int(block) for request in requests for block in request.source})
     capacity = max(int(distinct * share), 2 * max(request.source.size for request in requests))
@@ -103,7 +103,7 @@ def test_a_hint_tells_what_returns_from_what_does_not():
 
 def test_a_wrong_hint_or_cost_is_refused_and_changes_nothing():
     cache = make_cache("price_list")
-    with pytest.raises(InvalidArgumentError, match="expected_reuse must be 0..1, got 1.5"):
+    with pytest.raises(InvalidArgumentError, match="expected_reuse must be"):
         cache.open([1, 2], hints=RequestHints(expected_reuse=1.5))
     with pytest.raises(InvalidArgumentError, match="hints: expected RequestHints"):
         cache.open([1, 2], hints={"kind": "chat"})

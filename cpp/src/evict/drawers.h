@@ -45,12 +45,12 @@ class Drawers {
   // Takes over the prices, and classes that are new.
   void sort(const HazardTable& hazards);
 
-  // The oldest of the cheapest cell that `accept` takes; of the cells of one price the oldest.
-  // kNoRecord: it takes none.
+  // The oldest of the cheapest cell that `accept` takes; of the cells of one price, or of all
+  // `by_age`, the oldest. kNoRecord: it takes none.
   template <typename Accept>
-  RecordId first(History& history, Accept&& accept) {
+  RecordId first(History& history, bool by_age, Accept&& accept) {
     for (std::uint32_t rank = next_filled(0); rank < order_.size();) {
-      const std::uint32_t stop = group_end_[rank];
+      const auto stop = by_age ? static_cast<std::uint32_t>(order_.size()) : group_end_[rank];
       heads_.clear();
       for (; rank < stop; rank = next_filled(rank + 1)) {
         heads_.push_back(lists_[order_[rank]].front());

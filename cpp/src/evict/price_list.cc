@@ -127,6 +127,7 @@ void PriceList::grow_run(RunId run, std::span<const std::int32_t> path) {
       const RecordId above = parent(tail);
       moved.swap(history_[tail].marks);
       forget(tail);
+      at.tail = kNoRecord;  // its number may be used again
       tail = above;
     } else {
       history_[tail].keys.pop_back();
@@ -255,7 +256,7 @@ std::optional<Unit> PriceList::victim(const MayGo& may_go) {
       id = history_[id].recency.after;
     }
   }
-  if (id == kNoRecord) id = drawers_.first(history_, accept);
+  if (id == kNoRecord) id = drawers_.first(history_, guarded_requests_ > 0, accept);
   if (id == kNoRecord) return std::nullopt;
   return run_unit(history_[id].run);
 }

@@ -109,6 +109,7 @@ class PriceList final : public Policy {
   void file_path(const Completion& completion, std::uint32_t kind);
   std::uint32_t hint_slot(const Completion& completion);
   void meter_path();
+  void guard();
 
   // ---- Snapshots ----
   bool has_snapshots() const { return costs_.snapshot_bytes > 0; }
@@ -144,6 +145,13 @@ class PriceList final : public Policy {
   std::uint64_t stored_blocks_ = 0;
   std::uint64_t capacity_blocks_ = UINT64_MAX;  // as many as were left after the last eviction
   Meter meter_;
+
+  // The guard: where prices find less than LRU would, what is oldest goes for a while.
+  Meter metered_;      // as of the last request
+  double lead_ = 0;    // blocks found beyond LRU lately
+  double lately_ = 0;  // blocks asked for lately
+  std::uint32_t guarded_requests_ = 0;
+  std::uint32_t guard_period_ = 256;
 };
 
 }  // namespace kvcache::evict

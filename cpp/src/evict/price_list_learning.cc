@@ -1,5 +1,6 @@
 // What the price list learns: when things come of age, when they are used, how they are filed.
 #include <algorithm>
+#include <cmath>
 
 #include "evict/price_list.h"
 
@@ -112,6 +113,7 @@ void PriceList::complete(const Completion& completion) {
                                                                  : 2;
   const std::uint32_t kind = output * 2 + (fresh > kNewTokens ? 1 : 0);
   meter_path();
+  guard();
   file_path(completion, kind);
   if (has_snapshots()) file_marks(completion, kind);
   if (++requests_ % kRepriceEvery == 0) {
@@ -168,6 +170,29 @@ void PriceList::file_path(const Completion& completion, std::uint32_t kind) {
       if (i > 0) history_[path_[i - 1]].last_child = history_.ref(path_[i]);
     }
   }
+}
+
+// Compares the request that has ended with LRU. The sums forget a thousandth with each request.
+void PriceList::guard() {
+  constexpr double kKeep = 0.999;
+  constexpr double kShare = 0.001;
+  constexpr std::uint32_t kLongest = 1 << 16;
+  double blocks = 0;
+  for (const RecordId id : path_) blocks += history_[id].blocks();
+  const auto ours = static_cast<double>(meter_.hit_blocks - metered_.hit_blocks);
+  const auto lru = static_cast<double>(meter_.lru_hit_blocks - metered_.lru_hit_blocks);
+  metered_ = meter_;
+  lead_ = lead_ * kKeep + ours - lru;
+  lately_ = lately_ * kKeep + blocks;
+  if (guarded_requests_ > 0) {
+    --guarded_requests_;
+    return;
+  }
+  const double noise = std::sqrt(static_cast<double>(stored_blocks_)) / 2;
+  if (lead_ >= -(kShare * lately_ + noise)) return;
+  guarded_requests_ = guard_period_;
+  guard_period_ = std::min(guard_period_ * 2, kLongest);
+  lead_ = 0;
 }
 
 // Serves path_ from what LRU would have, and lets LRU have it.
