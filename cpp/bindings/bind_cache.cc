@@ -65,6 +65,17 @@ void bind_values(py::module_& m) {
       .def_readonly("lru_hit_blocks", &CacheStats::lru_hit_blocks);
 }
 
+kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
+                                const std::string& adapter, const std::string& salt,
+                                const std::string& tenant, const std::string& kind,
+                                std::optional<double> expected_reuse,
+                                std::optional<std::uint64_t> now_ms) {
+  const auto span = token_span(tokens);
+  const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms};
+  const ReleaseGil nogil;
+  return unwrap(cache.open(span, {name, adapter, salt}, options));
+}
+
 }  // namespace
 
 void bind_cache(py::module_& m) {
@@ -86,20 +97,9 @@ void bind_cache(py::module_& m) {
            py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
            py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"),
            py::arg("flops_per_token") = 1.0, py::arg("flops_per_token_per_position") = 0.0)
-      .def(
-          "open",
-          [](Cache& cache, const Tokens& tokens, const std::string& name,
-             const std::string& adapter, const std::string& salt, const std::string& tenant,
-             const std::string& kind, std::optional<double> expected_reuse,
-             std::optional<std::uint64_t> now_ms) {
-            const auto span = token_span(tokens);
-            const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms};
-            const ReleaseGil nogil;
-            return unwrap(cache.open(span, {name, adapter, salt}, options));
-          },
-          py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"), py::kw_only(),
-          py::arg("tenant") = "", py::arg("kind") = "", py::arg("expected_reuse") = py::none(),
-          py::arg("now_ms") = py::none())
+      .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
+           py::arg("salt"), py::kw_only(), py::arg("tenant") = "", py::arg("kind") = "",
+           py::arg("expected_reuse") = py::none(), py::arg("now_ms") = py::none())
       .def("explain",
            [](const Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt) {
