@@ -225,7 +225,10 @@ class StatePlan:
         """Bytes of all fixed-size state of one sequence; an exact snapshot is as large."""
         return self.core.slot_bytes
 
-    def snapshot_bytes(self, format: SnapshotFormat | str = SnapshotFormat.EXACT) -> int:  # noqa: A002
+    def snapshot_bytes(
+        self,
+        format: SnapshotFormat | str = SnapshotFormat.EXACT,  # noqa: A002 - the field's word
+    ) -> int:
         """Bytes of one snapshot of a format: ``"exact"``, ``"f16"`` or ``"int8"``."""
         return self.core.snapshot_bytes(core_format(format))
 

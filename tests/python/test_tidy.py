@@ -57,7 +57,12 @@ def test_lines_are_at_most_100_columns() -> None:
 
 
 def test_files_are_at_most_600_lines() -> None:
-    counts = {name_of(path): len(path.read_text().splitlines()) for path in files()}
+    # A compiled module has one stub, however long.
+    counts = {
+        name_of(path): len(path.read_text().splitlines())
+        for path in files()
+        if path.suffix != ".pyi"
+    }
     assert not {name: lines for name, lines in counts.items() if lines > FILE_LINES}
 
 

@@ -43,7 +43,7 @@ struct CacheOptions {
   // What resize() can reach; 0: the machine's memory. Addresses are reserved for it, no memory.
   std::uint64_t max_memory_bytes = 0;
   MemoryOptions memory = {};
-  CostModel costs;  // of recomputing, for policies that weigh it
+  CostModel costs = {};  // of recomputing, for policies that weigh it
 };
 
 // Whose prefixes may be shared: only sequences that agree in all fields, byte for byte.
