@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_path, as_space, as_text, as_tokens
+from kvcache._arguments import (
+    Media,
+    adapter_key,
+    as_bytes,
+    as_count,
+    as_layer,
+    as_media,
+    as_path,
+    as_space,
+    as_text,
+    as_tokens,
+)
 from kvcache.errors import InvalidArgumentError
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.pages import PageMemory
@@ -17,6 +30,7 @@ from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from numpy.typing import ArrayLike
 
@@ -47,6 +61,11 @@ class Cache:
         max_memory: what `resize` can reach, as bytes or as text; by default the machine's memory.
             Addresses are reserved for it, no memory is taken.
         memory: how memory is taken from the system.
+        snapshot_interval: for models with fixed-size state, tokens between the positions that
+            `Sequence.prefill_stops` proposes where nobody marked any; 0 for none.
+        snapshots_per_path: most snapshots from a first token to the end of a prompt; those of least
+            worth go first, and longer prompts get wider intervals. 0 for no limit.
+        weights: names the model's weights; `load` refuses files of others. See `bump_epoch`.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -66,6 +85,9 @@ class Cache:
         capacity_blocks: int = 0,
         max_memory: str | int | None = None,
         memory: MemoryOptions = _DEFAULT_MEMORY,
+        snapshot_interval: int = 1024,
+        snapshots_per_path: int = 32,
+        weights: str = "",
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -79,6 +101,9 @@ class Cache:
                 0 if max_memory is None else parse_bytes(max_memory, name="max_memory")
             ),
             memory=memory_core(memory),
+            snapshot_interval=as_count(snapshot_interval, "snapshot_interval"),
+            snapshots_per_path=as_count(snapshots_per_path, "snapshots_per_path", most=2**31 - 1),
+            weights=as_text(weights, "weights"),
         )
 
     def open(
@@ -88,6 +113,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
     ) -> Sequence:
         """Start a sequence at the longest prefix that needs no recomputation.
 
@@ -96,14 +122,17 @@ class Cache:
             namespace: whose prefixes may be shared.
             adapter: name, or name and revision, of the adapter that computes the state.
             salt: further secret that must agree.
+            media: ``(start, length, digest)`` of each image, clip or file: the positions of its pad
+                tokens, which are alike for all of them, and what tells its content.
 
         Raises:
             OutOfCapacityError: the plan's ``sequences`` are all open, or no slot is free.
-            InvalidArgumentError: no tokens, or an id that does not fit int32.
+            InvalidArgumentError: no tokens, an id that does not fit int32, or media that overlap
+                or do not lie in the tokens.
         """
         core = self._core.open(
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
         )
         return Sequence(core, self.plan)
 
@@ -114,11 +143,12 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
     ) -> Explanation:
         """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
         found = self._core.explain(
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
         )
         held = found.snapshot_format
         return Explanation(
@@ -138,6 +168,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
         replace: bool = False,
     ) -> int:
         """Write the longest usable prefix of ``tokens`` to disk, with all that resuming it needs.
@@ -152,6 +183,7 @@ class Cache:
             namespace: as in `open`; `load` must name the same.
             adapter: as in `open`; `load` must name the same.
             salt: as in `open`; `load` must name the same. Only a digest is stored.
+            media: as in `open`; `load` must name the same.
             replace: let a prompt cache that is there already give way, in one step.
 
         Returns:
@@ -166,7 +198,7 @@ class Cache:
         return self._core.save(
             as_path(path),
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
             replace=bool(replace),
         )
 
@@ -177,6 +209,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
@@ -187,6 +220,7 @@ class Cache:
             namespace: the one it was saved under.
             adapter: the one it was saved under.
             salt: the one it was saved under.
+            media: those it was saved under.
 
         Returns:
             Positions made usable.
@@ -200,7 +234,7 @@ class Cache:
         """
         return self._core.load(
             as_path(path),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
         )
 
     def pages(self, layer: int, component: str) -> PageMemory:
@@ -245,6 +279,52 @@ class Cache:
     def clear(self) -> None:
         """Drop every stored prefix. Open sequences keep what they hold."""
         self._core.clear()
+
+    def bump_epoch(self, weights: str = "") -> None:
+        """Drop every stored prefix at once, because the weights have changed.
+
+        Takes constant time; memory comes back as it is needed. Open sequences go on with what they
+        hold, but what they publish is dropped.
+
+        Args:
+            weights: name of the new ones. `save` stores it in the prompt cache's identity, and
+                `load` refuses files of another.
+        """
+        self._core.bump_epoch(as_text(weights, "weights"))
+
+    def erase(
+        self,
+        tokens: ArrayLike | None = None,
+        *,
+        namespace: str | bytes | None = None,
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str | None = None,
+        media: Iterable[Media] = (),
+    ) -> int:
+        """Drop what agrees with everything given; open sequences keep what they hold.
+
+        Args:
+            tokens: drop paths that begin with these, and what led only to them; within the one
+                space that the other arguments name, where None means empty. None: whole spaces.
+            namespace: None for any.
+            adapter: a name for all its revisions, or name and revision; None for any, ``""`` for
+                what no adapter computed.
+            salt: None for any.
+            media: of ``tokens``, as in `open`.
+
+        Returns:
+            Blocks dropped.
+        """
+        name = None if namespace is None else as_bytes(namespace, "namespace")
+        by = None if adapter is None else adapter_key(adapter)
+        secret = None if salt is None else as_bytes(salt, "salt")
+        path = np.empty(0, np.int32)
+        if tokens is not None:
+            path = as_tokens(tokens)
+            if path.size == 0:
+                raise InvalidArgumentError("tokens: expected at least one; None for whole spaces")
+            name, by, secret = name or b"", by or b"", secret or b""
+        return self._core.erase(name, by, secret, as_media(media), path)
 
     @property
     def policy(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache._arguments import Media, as_count, as_layer, as_media, as_text, as_tokens
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
@@ -37,6 +37,14 @@ _NATURAL_DTYPES = {
     DType.U32: "uint32",
     DType.I32: "int32",
     DType.U64: "uint64",
+}
+
+MarkKind = Literal["system", "tools", "turn", "other"]
+_MARKS: dict[str, _core.MarkKind] = {
+    "system": _core.MarkKind.SYSTEM,
+    "tools": _core.MarkKind.TOOLS,
+    "turn": _core.MarkKind.TURN,
+    "other": _core.MarkKind.OTHER,
 }
 
 
@@ -112,13 +120,19 @@ class Sequence:
         """Known token ids, a copy: those of `open` and of `extend`."""
         return self._core.tokens()
 
-    def extend(self, tokens: ArrayLike) -> None:
+    def extend(self, tokens: ArrayLike, *, media: Iterable[Media] = ()) -> None:
         """Declare the ids of further positions, before they are written.
 
+        Args:
+            tokens: the ids.
+            media: ``(start, length, digest)`` of each image, clip or file among them, as in
+                `Cache.open`, at positions of the sequence.
+
         Raises:
-            InvalidArgumentError: the sequence is closed, or an id does not fit int32.
+            InvalidArgumentError: the sequence is closed, an id does not fit int32, or media do not
+                lie in the new positions.
         """
-        self._core.extend(as_tokens(tokens))
+        self._core.extend(as_tokens(tokens), as_media(media))
 
     def write(
         self,
@@ -442,7 +456,9 @@ class Sequence:
             self._core.advance(count)
 
     def snapshot(self, format: SnapshotFormat | str = SnapshotFormat.EXACT) -> int:  # noqa: A002
-        """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
+        """Make ``length`` a position that others can resume, once `publish` has made it visible.
+
+        Copies all fixed-size state and keeps what sliding windows need before ``length``.
 
         Exact snapshots are the default, and are used where there are several at a position. What
         another format loses is in `snapshot_errors` afterwards; what is restored from it later,
@@ -452,7 +468,8 @@ class Sequence:
             format: ``"exact"``, ``"f16"`` or ``"int8"``; see `SnapshotFormat`.
 
         Returns:
-            The position. A model without fixed-size state has nothing to copy.
+            The position. Without windows and fixed-size state any position can be resumed, and
+            there is nothing to do.
 
         Raises:
             OutOfCapacityError: no room, and nothing can be evicted.
@@ -468,10 +485,30 @@ class Sequence:
         """What the last `snapshot` of this sequence lost, by tensor; empty for an exact one."""
         return self._snapshot_errors
 
-    def prefill_stops(self) -> list[int]:
-        """Positions at which a prefill chunk should end, so that a snapshot there pays.
+    def mark(self, position: int, kind: MarkKind = "turn") -> None:
+        """Say what ends at ``position``, before or during prefill.
 
-        Where this prompt leaves what is known, and before its last token (which must run again).
+        Later prompts agree up to such a point and differ after it, so state kept there serves the
+        first repeat; without a mark only the second visitor of a branch learns where it is.
+
+        Args:
+            position: tokens before the point; one that has run already is no error.
+            kind: ``"system"``, ``"tools"`` or ``"turn"``, by falling worth, or ``"other"``.
+
+        Raises:
+            InvalidArgumentError: beyond the known tokens, an unknown kind, or closed.
+        """
+        if not isinstance(kind, str) or kind not in _MARKS:
+            names = ", ".join(map(repr, _MARKS))
+            raise InvalidArgumentError(f"kind: expected {names}, got {kind!r}")
+        self._core.mark(as_count(position, "position"), _MARKS[kind])
+
+    def prefill_stops(self) -> list[int]:
+        """Positions after ``length``, ascending, at which a prefill chunk should end.
+
+        Take a `snapshot` at each: what was marked, where this prompt leaves what others stored,
+        before its last token (which must run again), and for models with fixed-size state each
+        ``snapshot_interval`` tokens, within ``snapshots_per_path``.
         """
         return self._core.prefill_stops()
 

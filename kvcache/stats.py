@@ -23,6 +23,7 @@ class CacheStats:
     used_bytes: int  #: exact bytes of live pages, slots and snapshots
     idle_bytes: int  #: committed, holding nothing: pages, slots and snapshots may all take them
     max_bytes: int  #: most that `Cache.resize` can make of the budget
+    epoch: int  #: times that the weights have changed
     open_sequences: int
     pages: int  #: live, of all groups
     slots: int
@@ -72,7 +73,7 @@ class Explanation:
             "tokens": "no stored prefix continues with these tokens",
             "snapshot": (
                 "the fixed-size state has no snapshot further on "
-                f"(nearest at {self.nearest_snapshot}); take snapshot() where prompts branch"
+                f"(nearest at {self.nearest_snapshot}); mark() where prompts branch"
             ),
             "window": "a sliding group has lost its window there; publish() after each chunk",
         }[self.limited_by]

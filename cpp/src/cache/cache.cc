@@ -13,14 +13,6 @@ namespace kvcache {
 using arena::ItemId;
 using arena::kNoItem;
 
-std::string space_key(const PrefixSpace& space) {
-  std::string key;
-  for (const std::string* field : {&space.name, &space.adapter, &space.salt}) {
-    key += std::to_string(field->size()) + ':' + *field;
-  }
-  return key;
-}
-
 namespace {
 
 std::vector<std::size_t> first_numbers(std::size_t count) {
@@ -33,16 +25,18 @@ std::vector<std::size_t> first_numbers(std::size_t count) {
 
 // ---- CacheCore --------------------------------------------------------------------------------
 
-CacheCore::CacheCore(StatePlan plan_value, bool has_backing,
+CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
                      std::unique_ptr<arena::Arena> arena_value,
                      std::unique_ptr<evict::Policy> policy)
     : plan(std::move(plan_value)),
-      backing(has_backing),
+      backing(options.backing),
+      placement(options.placement),
+      weights(options.weights),
       layers(plan),
       groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
       pools(arena::map_pools(plan, *arena)),
-      index(plan, pools, std::move(policy)) {}
+      index(plan, pools, std::move(policy), placement.snapshots_per_path) {}
 
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
   // Reads and writes need a codec row: better to know before there is anything to lose.
@@ -70,8 +64,7 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
                                     options.max_memory_bytes);
   if (!arena) return arena.status();
   return std::shared_ptr<CacheCore>(
-      new CacheCore(std::move(plan), options.backing, std::move(arena).value(),
-                    std::move(policy).value()),
+      new CacheCore(std::move(plan), options, std::move(arena).value(), std::move(policy).value()),
       DeleteInOwnProcess());
 }
 
@@ -120,14 +113,16 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   if (tokens.empty()) return Status::invalid_argument("open: a sequence needs at least one token");
   CacheCore& core = *core_;
   auto sequence = SequenceCore::create(core_);
+  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   std::string key = space_key(space);
-  sequence::SequenceState state(core.plan, core.layers, core.pools, key,
+  sequence::SequenceState state(core.plan, core.layers, core.pools, std::move(key), space.media,
                                 {tokens.begin(), tokens.end()});
   arena::SnapshotRef snapshot;
   {
     const std::lock_guard lock(core.mutex);
+    state.join_epoch(core.index.epoch());
     if (Status status = core.check_sequences(); !status) return status;
-    prefix::Match match = core.index.match(key, tokens, true);
+    prefix::Match match = core.index.match(state.space(), tokens, true);
     for (std::size_t group = 0; group < match.tables.size(); ++group) {
       for (const ItemId page : match.tables[group]) {
         if (page != kNoItem) core.pools.pages[group]->retain(page);
@@ -145,6 +140,8 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     }
     sequence->cached_tokens = match.usable;
     sequence->matched_tokens = match.matched;
+    sequence->branches = std::move(match.branches);
+    sequence->resident_snapshots = match.resident;
     ++core.counters.open_sequences;
     ++core.counters.opens;
     core.counters.hits += match.usable > 0;
@@ -165,12 +162,17 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   return Sequence(std::move(sequence));
 }
 
-Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const {
+Result<Explanation> Cache::explain(std::span<const std::int32_t> tokens,
+                                   const PrefixSpace& space) const {
+  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
+  if (Status status = check_process(); !status) return status;
   Explanation explanation;
   explanation.tokens = tokens.size();
-  if (tokens.empty() || !check_process()) return explanation;
+  if (tokens.empty()) return explanation;
   const std::lock_guard lock(core_->mutex);
-  const prefix::Match match = core_->index.match(space_key(space), tokens, false);
+  const std::string key = space_key(space);
+  const SpaceRef where(key, space.media, SpaceRef::kAnyEpoch);
+  const prefix::Match match = core_->index.match(where, tokens, false);
   explanation.matched_tokens = match.matched;
   explanation.cached_tokens = match.usable;
   explanation.nearest_snapshot = match.nearest_snapshot;
@@ -197,6 +199,7 @@ CacheStats Cache::stats() const {
     stats.lossy_snapshots = stats.snapshots - core_->pools.snapshots->live_items();
   }
   if (core_->pools.ring != nullptr) stats.ring_snapshots = core_->pools.ring->live_items();
+  stats.epoch = core_->index.epoch();
   stats.indexed_blocks = counts.blocks;
   stats.indexed_tokens = counts.tokens;
   stats.indexed_snapshots = counts.snapshots;
