@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache import planner as planner
     from kvcache import shards as shards
     from kvcache.admission import *
+    from kvcache.aio import AsyncCache as AsyncCache
     from kvcache.batch import Batch as Batch
     from kvcache.block import *
     from kvcache.budget import *
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.estimate import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.memory import *
+    from kvcache.metrics import prometheus_text as prometheus_text
     from kvcache.page_pool import PagePool as PagePool
     from kvcache.pages import *
     from kvcache.plan import StatePlan as StatePlan
@@ -49,6 +51,7 @@ _NAMES = {
         "Rejected",
         "apply_admission_policy",
     ],
+    "aio": ["AsyncCache"],
     "batch": ["Batch"],
     "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
     "budget": [
@@ -91,6 +94,7 @@ _NAMES = {
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
     "pages": ["PageMemory", "PageView"],
+    "metrics": ["prometheus_text"],
     "plan": ["StatePlan"],
     "policy": [
         "AttentionPolicy",

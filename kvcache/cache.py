@@ -21,6 +21,7 @@ from kvcache._arguments import (
 )
 from kvcache.errors import InvalidArgumentError
 from kvcache.memory import MemoryOptions, memory_core
+from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
@@ -30,7 +31,7 @@ from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
@@ -158,7 +159,18 @@ class Cache:
             nearest_snapshot=found.nearest_snapshot,
             limited_by=_LIMITS[found.limit],
             snapshot_format=None if held is None else SnapshotFormat[held.name],
+            components=self._limiting(_LIMITS[found.limit]),
         )
+
+    def _limiting(self, limit: Limit) -> tuple[str, ...]:
+        """What a model keeps that a limit is about."""
+        names: set[str] = set()
+        if limit == "snapshot":
+            names = {part.name for part in self.plan.fixed}
+        elif limit == "window":
+            groups = [group for group in self.plan.groups if group.window]
+            names = {part.component for group in groups for part in group.components}
+        return tuple(sorted(names))
 
     def save(
         self,
@@ -275,6 +287,17 @@ class Cache:
             InvalidArgumentError: more than ``max_memory``.
         """
         self._core.resize(parse_bytes(memory))
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """The counters in the text format that Prometheus scrapes.
+
+        Args:
+            labels: names and values that every sample carries, such as the model's name.
+
+        Raises:
+            InvalidArgumentError: a label that Prometheus would refuse.
+        """
+        return prometheus_text(self.stats(), labels)
 
     def clear(self) -> None:
         """Drop every stored prefix. Open sequences keep what they hold."""

@@ -36,6 +36,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "pages": lambda cache: cache.pages(0, "attention.keys"),
         "stats": lambda cache: cache.stats(),
         "clear": lambda cache: cache.clear(),
+        "prometheus": lambda cache: cache.prometheus(),
         "erase": lambda cache: cache.erase(),
         "bump_epoch": lambda cache: cache.bump_epoch(),
     },

@@ -170,8 +170,12 @@ class SequenceState {
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
-  void mark_published();                  // own: rows below publishable() are visible to others
-  void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
+  // Own. Media that do not lie before `position` whole.
+  void forget_media(std::uint64_t position) {
+    std::erase_if(media_, [=](const MediaSpan& s) { return s.start + s.length > position; });
+  }
+  void mark_published();               // own: rows below publishable() are visible to others
+  void mark_seen(std::uint64_t stop);  // own: and so are those below `stop`
 
   // ---- Records of streams, by their index; what the calls above are to rows -----------------
   std::uint64_t records(const Stream& stream) const { return records_[stream.index]; }  // own
