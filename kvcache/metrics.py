@@ -24,6 +24,8 @@ _METRICS: dict[str, tuple[str, str, str]] = {
     "committed_bytes": ("committed_bytes", "gauge", "Bytes taken from the budget."),
     "peak_bytes": ("committed_peak_bytes", "gauge", "Most bytes ever taken from the budget."),
     "used_bytes": ("used_bytes", "gauge", "Bytes of live pages, slots and snapshots."),
+    "idle_bytes": ("idle_bytes", "gauge", "Bytes taken from the budget that hold nothing."),
+    "max_bytes": ("budget_max_bytes", "gauge", "Most bytes that the budget can be made."),
     "epoch": ("weight_epochs_total", "counter", "Times that the weights have changed."),
     "open_sequences": ("open_sequences", "gauge", "Sequences that are open."),
     "pages": ("live_pages", "gauge", "Pages in use, of all groups."),

@@ -67,11 +67,33 @@ void bind_values(py::module_& m) {
       .def_readonly("cached_tokens", &CacheStats::cached_tokens);
 }
 
+using CacheClass = py::class_<Cache, py::smart_holder>;
+
+void bind_dropping(CacheClass& cache) {
+  cache
+      .def(
+          "erase",
+          [](Cache& cache, const std::optional<std::string>& name,
+             const std::optional<std::string>& adapter, const std::optional<std::string>& salt,
+             const Media& media, const Tokens& tokens) {
+            const auto span = token_span(tokens);
+            const ReleaseGil nogil;
+            return unwrap(
+                cache.erase({name, adapter, salt, media_of(media), {span.begin(), span.end()}}));
+          },
+          py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"))
+      .def(
+          "bump_epoch", [](Cache& c, const std::string& weights) { own(c).bump_epoch(weights); },
+          py::arg("weights"), py::call_guard<ReleaseGil>());
+}
+
 }  // namespace
 
 void bind_cache(py::module_& m) {
   bind_values(m);
-  py::class_<Cache, py::smart_holder>(m, "Cache")
+  CacheClass cache(m, "Cache");
+  bind_dropping(cache);
+  cache
       .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
                        std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
                        const kvcache::MemoryOptions& memory, std::uint64_t snapshot_interval,
@@ -122,20 +144,6 @@ void bind_cache(py::module_& m) {
              const ReleaseGil nogil;
              return unwrap(cache.load(where, {name, adapter, salt, media_of(media)}));
            })
-      .def(
-          "erase",
-          [](Cache& cache, const std::optional<std::string>& name,
-             const std::optional<std::string>& adapter, const std::optional<std::string>& salt,
-             const Media& media, const Tokens& tokens) {
-            const auto span = token_span(tokens);
-            const ReleaseGil nogil;
-            return unwrap(
-                cache.erase({name, adapter, salt, media_of(media), {span.begin(), span.end()}}));
-          },
-          py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"))
-      .def(
-          "bump_epoch", [](Cache& c, const std::string& weights) { own(c).bump_epoch(weights); },
-          py::arg("weights"), py::call_guard<ReleaseGil>())
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())
       .def(
