@@ -31,6 +31,7 @@ _METRICS: dict[str, tuple[str, str, str]] = {
     "pages": ("live_pages", "gauge", "Pages in use, of all groups."),
     "slots": ("live_slots", "gauge", "Slots of fixed-size state in use."),
     "snapshots": ("live_snapshots", "gauge", "Snapshots in use."),
+    "lossy_snapshots": ("lossy_snapshots", "gauge", "Snapshots in use that are not exact."),
     "ring_snapshots": ("ring_snapshots", "gauge", "Snapshots in the decode rings of sequences."),
     "indexed_blocks": ("indexed_blocks", "gauge", "Blocks that the prefix index holds."),
     "indexed_tokens": ("indexed_tokens", "gauge", "Positions that the prefix index holds."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from kvcache._arguments import Media, as_count, as_layer, as_media, as_text, as_
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
+from kvcache.marks import Marks
 from kvcache.pages import PageView
 from kvcache.snapshot import SnapshotError, SnapshotFormat, core_format, from_core
 from kvcache.speculate import VerifySession
@@ -37,14 +38,6 @@ _NATURAL_DTYPES = {
     DType.U32: "uint32",
     DType.I32: "int32",
     DType.U64: "uint64",
-}
-
-MarkKind = Literal["system", "tools", "turn", "other"]
-_MARKS: dict[str, _core.MarkKind] = {
-    "system": _core.MarkKind.SYSTEM,
-    "tools": _core.MarkKind.TOOLS,
-    "turn": _core.MarkKind.TURN,
-    "other": _core.MarkKind.OTHER,
 }
 
 
@@ -82,13 +75,13 @@ def _layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]
         ) from None
 
 
-class Sequence:
+class Sequence(Marks):
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
     Thread-safe: calls on one sequence run one at a time, on different ones side by side.
     """
 
-    __slots__ = ("_core", "_plan", "_snapshot_errors")
+    __slots__ = ("_plan", "_snapshot_errors")
 
     def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
         self._core = core
@@ -468,8 +461,7 @@ class Sequence:
             format: ``"exact"``, ``"f16"`` or ``"int8"``; see `SnapshotFormat`.
 
         Returns:
-            The position. Without windows and fixed-size state any position can be resumed, and
-            there is nothing to do.
+            The position. Without windows and fixed-size state there is nothing to do.
 
         Raises:
             OutOfCapacityError: no room, and nothing can be evicted.
@@ -484,33 +476,6 @@ class Sequence:
     def snapshot_errors(self) -> tuple[SnapshotError, ...]:
         """What the last `snapshot` of this sequence lost, by tensor; empty for an exact one."""
         return self._snapshot_errors
-
-    def mark(self, position: int, kind: MarkKind = "turn") -> None:
-        """Say what ends at ``position``, before or during prefill.
-
-        Later prompts agree up to such a point and differ after it, so state kept there serves the
-        first repeat; without a mark only the second visitor of a branch learns where it is.
-
-        Args:
-            position: tokens before the point; one that has run already is no error.
-            kind: ``"system"``, ``"tools"`` or ``"turn"``, by falling worth, or ``"other"``.
-
-        Raises:
-            InvalidArgumentError: beyond the known tokens, an unknown kind, or closed.
-        """
-        if not isinstance(kind, str) or kind not in _MARKS:
-            names = ", ".join(map(repr, _MARKS))
-            raise InvalidArgumentError(f"kind: expected {names}, got {kind!r}")
-        self._core.mark(as_count(position, "position"), _MARKS[kind])
-
-    def prefill_stops(self) -> list[int]:
-        """Positions after ``length``, ascending, at which a prefill chunk should end.
-
-        Take a `snapshot` at each: what was marked, where this prompt leaves what others stored,
-        before its last token (which must run again), and for models with fixed-size state each
-        ``snapshot_interval`` tokens, within ``snapshots_per_path``.
-        """
-        return self._core.prefill_stops()
 
     def publish(self) -> None:
         """Let later sequences reuse the complete positions, the tail and the snapshots.

@@ -68,15 +68,19 @@ py::array_t<std::int32_t> token_array(const Sequence& sequence) {
   return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
-}  // namespace
-
-void bind_sequence(py::module_& m) {
+void bind_marks(py::module_& m) {
   py::native_enum<MarkKind>(m, "MarkKind", "enum.IntEnum")
       .value("OTHER", MarkKind::kOther)
       .value("TURN", MarkKind::kTurn)
       .value("TOOLS", MarkKind::kTools)
       .value("SYSTEM", MarkKind::kSystem)
       .finalize();
+}
+
+}  // namespace
+
+void bind_sequence(py::module_& m) {
+  bind_marks(m);
   using release_gil = py::call_guard<ReleaseGil>;
   py::class_<Sequence, py::smart_holder>(m, "Sequence")
       .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
