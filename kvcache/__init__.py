@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache import planner as planner
     from kvcache import shards as shards
     from kvcache.admission import *
+    from kvcache.aio import AsyncCache as AsyncCache
     from kvcache.batch import Batch as Batch
     from kvcache.block import *
     from kvcache.budget import *
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.memory import *
+    from kvcache.metrics import prometheus_text as prometheus_text
     from kvcache.page_pool import PagePool as PagePool
     from kvcache.pages import *
     from kvcache.plan import StatePlan as StatePlan
@@ -50,6 +52,7 @@ _NAMES = {
         "Rejected",
         "apply_admission_policy",
     ],
+    "aio": ["AsyncCache"],
     "batch": ["Batch"],
     "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
     "budget": [
@@ -93,6 +96,7 @@ _NAMES = {
     "layouts": ["EngineLayout"],
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
+    "metrics": ["prometheus_text"],
     "plan": ["StatePlan"],
     "policy": [
         "AttentionPolicy",

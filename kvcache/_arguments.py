@@ -11,6 +11,8 @@ import numpy as np
 from kvcache.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import ArrayLike, NDArray
 
 _INT32 = np.iinfo(np.int32)
@@ -129,8 +131,44 @@ def adapter_key(adapter: str | tuple[str, str] | None) -> bytes:
     return b"".join(b"%d:%s" % (len(part), part) for part in encoded)
 
 
+#: ``(start, length, digest)`` of one image, clip or file: positions that hold its pad tokens, and
+#: what tells its content, as bytes or text.
+Media = tuple[int, int, bytes | str]
+
+
+def as_media(media: Iterable[Media]) -> list[tuple[int, int, bytes]]:
+    """Spans of a prompt with the digest of what they stand for."""
+    items: list[tuple[int, int, bytes]] = []
+    try:
+        listed = list(media)
+    except TypeError:
+        raise InvalidArgumentError(f"media: expected a list, got {media!r}") from None
+    for i, item in enumerate(listed):
+        if not isinstance(item, (tuple, list)) or len(item) != 3:
+            raise InvalidArgumentError(
+                f"media[{i}]: expected (start, length, digest), got {item!r}"
+            )
+        start, length, digest = item
+        items.append(
+            (
+                as_count(start, f"media[{i}].start"),
+                as_count(length, f"media[{i}].length", least=1),
+                as_bytes(digest, f"media[{i}].digest"),
+            )
+        )
+    return items
+
+
 def as_space(
-    namespace: bytes | str, adapter: str | tuple[str, str] | None, salt: bytes | str
-) -> tuple[bytes, bytes, bytes]:
-    """The three fields that sequences sharing a prefix must agree in."""
-    return as_bytes(namespace, "namespace"), adapter_key(adapter), as_bytes(salt, "salt")
+    namespace: bytes | str,
+    adapter: str | tuple[str, str] | None,
+    salt: bytes | str,
+    media: Iterable[Media] = (),
+) -> tuple[bytes, bytes, bytes, list[tuple[int, int, bytes]]]:
+    """What sequences that share a prefix must agree in."""
+    return (
+        as_bytes(namespace, "namespace"),
+        adapter_key(adapter),
+        as_bytes(salt, "salt"),
+        as_media(media),
+    )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvcache import _core
 from kvcache._arguments import (
+    Media,
+    adapter_key,
+    as_bytes,
     as_clock,
     as_count,
     as_layer,
+    as_media,
     as_number,
     as_path,
     as_space,
@@ -18,6 +24,7 @@ from kvcache._arguments import (
 from kvcache.errors import InvalidArgumentError
 from kvcache.hints import CostModel, RequestHints
 from kvcache.memory import MemoryOptions, memory_core
+from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
@@ -27,6 +34,7 @@ from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
@@ -64,6 +72,11 @@ class Cache:
             Addresses are reserved for it, no memory is taken.
         memory: how memory is taken from the system.
         costs: what recomputing costs, for policies that weigh it.
+        snapshot_interval: for models with fixed-size state, tokens between the positions that
+            `Sequence.prefill_stops` proposes where nobody marked any; 0 for none.
+        snapshots_per_path: most snapshots from a first token to the end of a prompt; those of least
+            worth go first, and longer prompts get wider intervals. 0 for no limit.
+        weights: names the model's weights; `load` refuses files of others. See `bump_epoch`.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -85,6 +98,9 @@ class Cache:
         max_memory: str | int | None = None,
         memory: MemoryOptions = _DEFAULT_MEMORY,
         costs: CostModel | None = None,
+        snapshot_interval: int = 1024,
+        snapshots_per_path: int = 32,
+        weights: str = "",
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -106,6 +122,9 @@ class Cache:
             flops_per_token_per_position=as_number(
                 costs.flops_per_token_per_position, "costs.flops_per_token_per_position"
             ),
+            snapshot_interval=as_count(snapshot_interval, "snapshot_interval"),
+            snapshots_per_path=as_count(snapshots_per_path, "snapshots_per_path", most=2**31 - 1),
+            weights=as_text(weights, "weights"),
         )
 
     def open(
@@ -115,6 +134,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
         hints: RequestHints | None = None,
         now_ms: int | None = None,
     ) -> Sequence:
@@ -125,13 +145,16 @@ class Cache:
             namespace: whose prefixes may be shared.
             adapter: name, or name and revision, of the adapter that computes the state.
             salt: further secret that must agree.
+            media: ``(start, length, digest)`` of each image, clip or file: the positions of its pad
+                tokens, which are alike for all of them, and what tells its content.
             hints: what is known of the request, for the eviction policy to learn from.
             now_ms: milliseconds of the caller's clock, which never goes back, such as the times of
                 a trace; None for a steady clock. A cache needs one or the other throughout.
 
         Raises:
             OutOfCapacityError: the plan's ``sequences`` are all open, or no slot is free.
-            InvalidArgumentError: no tokens, an id that does not fit int32, or a hint out of range.
+            InvalidArgumentError: no tokens, an id that does not fit int32, a hint out of range, or
+                media that overlap or do not lie in the tokens.
         """
         if hints is None:
             hints = RequestHints()
@@ -140,7 +163,7 @@ class Cache:
         reuse = hints.expected_reuse
         core = self._core.open(
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
             tenant=as_text(hints.tenant, "hints.tenant"),
             kind=as_text(hints.kind, "hints.kind"),
             expected_reuse=None if reuse is None else as_number(reuse, "hints.expected_reuse"),
@@ -155,11 +178,12 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
     ) -> Explanation:
         """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
         found = self._core.explain(
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
         )
         held = found.snapshot_format
         return Explanation(
@@ -169,7 +193,18 @@ class Cache:
             nearest_snapshot=found.nearest_snapshot,
             limited_by=_LIMITS[found.limit],
             snapshot_format=None if held is None else SnapshotFormat[held.name],
+            components=self._limiting(_LIMITS[found.limit]),
         )
+
+    def _limiting(self, limit: Limit) -> tuple[str, ...]:
+        """What a model keeps that a limit is about."""
+        names: set[str] = set()
+        if limit == "snapshot":
+            names = {part.name for part in self.plan.fixed}
+        elif limit == "window":
+            groups = [group for group in self.plan.groups if group.window]
+            names = {part.component for group in groups for part in group.components}
+        return tuple(sorted(names))
 
     def save(
         self,
@@ -179,6 +214,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
         replace: bool = False,
     ) -> int:
         """Write the longest usable prefix of ``tokens`` to disk, with all that resuming it needs.
@@ -193,6 +229,7 @@ class Cache:
             namespace: as in `open`; `load` must name the same.
             adapter: as in `open`; `load` must name the same.
             salt: as in `open`; `load` must name the same. Only a digest is stored.
+            media: as in `open`; `load` must name the same.
             replace: let a prompt cache that is there already give way, in one step.
 
         Returns:
@@ -207,7 +244,7 @@ class Cache:
         return self._core.save(
             as_path(path),
             as_tokens(tokens),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
             replace=bool(replace),
         )
 
@@ -218,6 +255,7 @@ class Cache:
         namespace: str | bytes = "",
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
+        media: Iterable[Media] = (),
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
@@ -228,6 +266,7 @@ class Cache:
             namespace: the one it was saved under.
             adapter: the one it was saved under.
             salt: the one it was saved under.
+            media: those it was saved under.
 
         Returns:
             Positions made usable.
@@ -241,7 +280,7 @@ class Cache:
         """
         return self._core.load(
             as_path(path),
-            *as_space(namespace, adapter, salt),
+            *as_space(namespace, adapter, salt, media),
         )
 
     def pages(self, layer: int, component: str) -> PageMemory:
@@ -283,9 +322,66 @@ class Cache:
         """
         self._core.resize(parse_bytes(memory))
 
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """The counters in the text format that Prometheus scrapes.
+
+        Args:
+            labels: names and values that every sample carries, such as the model's name.
+
+        Raises:
+            InvalidArgumentError: a label that Prometheus would refuse.
+        """
+        return prometheus_text(self.stats(), labels)
+
     def clear(self) -> None:
         """Drop every stored prefix. Open sequences keep what they hold."""
         self._core.clear()
+
+    def bump_epoch(self, weights: str = "") -> None:
+        """Drop every stored prefix at once, because the weights have changed.
+
+        Takes constant time; memory comes back as it is needed. Open sequences go on with what they
+        hold, but what they publish is dropped.
+
+        Args:
+            weights: name of the new ones. `save` stores it in the prompt cache's identity, and
+                `load` refuses files of another.
+        """
+        self._core.bump_epoch(as_text(weights, "weights"))
+
+    def erase(
+        self,
+        tokens: ArrayLike | None = None,
+        *,
+        namespace: str | bytes | None = None,
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str | None = None,
+        media: Iterable[Media] = (),
+    ) -> int:
+        """Drop what agrees with everything given; open sequences keep what they hold.
+
+        Args:
+            tokens: drop paths that begin with these, and what led only to them; within the one
+                space that the other arguments name, where None means empty. None: whole spaces.
+            namespace: None for any.
+            adapter: a name for all its revisions, or name and revision; None for any, ``""`` for
+                what no adapter computed.
+            salt: None for any.
+            media: of ``tokens``, as in `open`.
+
+        Returns:
+            Blocks dropped.
+        """
+        name = None if namespace is None else as_bytes(namespace, "namespace")
+        by = None if adapter is None else adapter_key(adapter)
+        secret = None if salt is None else as_bytes(salt, "salt")
+        path = np.empty(0, np.int32)
+        if tokens is not None:
+            path = as_tokens(tokens)
+            if path.size == 0:
+                raise InvalidArgumentError("tokens: expected at least one; None for whole spaces")
+            name, by, secret = name or b"", by or b"", secret or b""
+        return self._core.erase(name, by, secret, as_media(media), path)
 
     @property
     def policy(self) -> str:

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_clock, as_count, as_layer, as_text, as_tokens
+from kvcache._arguments import (
+    Media,
+    as_clock,
+    as_count,
+    as_layer,
+    as_media,
+    as_text,
+    as_tokens,
+)
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
+from kvcache.marks import Marks
 from kvcache.pages import PageView
 from kvcache.snapshot import SnapshotError, SnapshotFormat, core_format, from_core
 from kvcache.speculate import VerifySession
@@ -74,13 +83,13 @@ def _layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]
         ) from None
 
 
-class Sequence:
+class Sequence(Marks):
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
     Thread-safe: calls on one sequence run one at a time, on different ones side by side.
     """
 
-    __slots__ = ("_core", "_plan", "_snapshot_errors")
+    __slots__ = ("_plan", "_snapshot_errors")
 
     def __init__(self, core: _core.Sequence, plan: StatePlan) -> None:
         self._core = core
@@ -112,13 +121,19 @@ class Sequence:
         """Known token ids, a copy: those of `open` and of `extend`."""
         return self._core.tokens()
 
-    def extend(self, tokens: ArrayLike) -> None:
+    def extend(self, tokens: ArrayLike, *, media: Iterable[Media] = ()) -> None:
         """Declare the ids of further positions, before they are written.
 
+        Args:
+            tokens: the ids.
+            media: ``(start, length, digest)`` of each image, clip or file among them, as in
+                `Cache.open`, at positions of the sequence.
+
         Raises:
-            InvalidArgumentError: the sequence is closed, or an id does not fit int32.
+            InvalidArgumentError: the sequence is closed, an id does not fit int32, or media do not
+                lie in the new positions.
         """
-        self._core.extend(as_tokens(tokens))
+        self._core.extend(as_tokens(tokens), as_media(media))
 
     def write(
         self,
@@ -442,7 +457,9 @@ class Sequence:
             self._core.advance(count)
 
     def snapshot(self, format: SnapshotFormat | str = SnapshotFormat.EXACT) -> int:  # noqa: A002
-        """Copy all fixed-size state at ``length``; `publish` makes the copy usable.
+        """Make ``length`` a position that others can resume, once `publish` has made it visible.
+
+        Copies all fixed-size state and keeps what sliding windows need before ``length``.
 
         Exact snapshots are the default, and are used where there are several at a position. What
         another format loses is in `snapshot_errors` afterwards; what is restored from it later,
@@ -452,7 +469,7 @@ class Sequence:
             format: ``"exact"``, ``"f16"`` or ``"int8"``; see `SnapshotFormat`.
 
         Returns:
-            The position. A model without fixed-size state has nothing to copy.
+            The position. Without windows and fixed-size state there is nothing to do.
 
         Raises:
             OutOfCapacityError: no room, and nothing can be evicted.
@@ -467,13 +484,6 @@ class Sequence:
     def snapshot_errors(self) -> tuple[SnapshotError, ...]:
         """What the last `snapshot` of this sequence lost, by tensor; empty for an exact one."""
         return self._snapshot_errors
-
-    def prefill_stops(self) -> list[int]:
-        """Positions at which a prefill chunk should end, so that a snapshot there pays.
-
-        Where this prompt leaves what is known, and before its last token (which must run again).
-        """
-        return self._core.prefill_stops()
 
     def publish(self) -> None:
         """Let later sequences reuse the complete positions, the tail and the snapshots.

@@ -23,6 +23,7 @@ class CacheStats:
     used_bytes: int  #: exact bytes of live pages, slots and snapshots
     idle_bytes: int  #: committed, holding nothing: pages, slots and snapshots may all take them
     max_bytes: int  #: most that `Cache.resize` can make of the budget
+    epoch: int  #: times that the weights have changed
     open_sequences: int
     pages: int  #: live, of all groups
     slots: int
@@ -62,6 +63,7 @@ class Explanation:
     nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
     limited_by: Limit
     snapshot_format: SnapshotFormat | None = None  #: of the snapshot that a hit would restore
+    components: tuple[str, ...] = ()  #: what the limit is about, such as ``state.recurrent``
 
     @property
     def lost_tokens(self) -> int:
@@ -69,14 +71,17 @@ class Explanation:
         return self.matched_tokens - self.cached_tokens
 
     def __str__(self) -> str:
+        named = f" ({', '.join(self.components)})" if self.components else ""
         reason = {
             "last token": "only the last token must run",
             "tokens": "no stored prefix continues with these tokens",
             "snapshot": (
-                "the fixed-size state has no snapshot further on "
-                f"(nearest at {self.nearest_snapshot}); take snapshot() where prompts branch"
+                f"the fixed-size state{named} has no snapshot further on "
+                f"(nearest at {self.nearest_snapshot}); mark() where prompts branch"
             ),
-            "window": "a sliding group has lost its window there; publish() after each chunk",
+            "window": (
+                f"a sliding group{named} has lost its window there; snapshot() at a mark() keeps it"
+            ),
         }[self.limited_by]
         return (
             f"{self.cached_tokens} of {self.tokens} tokens reusable, {self.matched_tokens} known, "

@@ -48,6 +48,12 @@ py::capsule owner_capsule(std::shared_ptr<const void> owner) {
 
 }  // namespace
 
+std::vector<MediaSpan> media_of(const Media& media) {
+  std::vector<MediaSpan> spans;
+  for (const auto& [start, length, digest] : media) spans.push_back({start, length, digest});
+  return spans;
+}
+
 std::span<const std::int32_t> token_span(const Tokens& tokens) {
   if (tokens.ndim() != 1) unwrap(Status::invalid_argument("tokens must have one axis"));
   return {tokens.data(), static_cast<std::size_t>(tokens.size())};

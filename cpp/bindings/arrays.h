@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "array_view.h"
@@ -15,6 +17,10 @@
 namespace kvcache::bindings {
 
 using Tokens = pybind11::array_t<std::int32_t, pybind11::array::c_style>;
+
+// (start, length, digest) of each media item.
+using Media = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::string>>;
+std::vector<MediaSpan> media_of(const Media& media);
 
 // A view of an array that the caller keeps alive; more than one axis throws StatusError.
 std::span<const std::int32_t> token_span(const Tokens& tokens);

@@ -15,10 +15,13 @@ namespace {
 using kvcache::Cache;
 using kvcache::CacheOptions;
 using kvcache::CacheStats;
+using kvcache::EraseFilter;
 using kvcache::Explanation;
 using kvcache::HitLimit;
 using kvcache::PrefixSpace;
 using kvcache::StatePlan;
+using kvcache::bindings::Media;
+using kvcache::bindings::media_of;
 using kvcache::bindings::own;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::token_span;
@@ -46,6 +49,7 @@ void bind_values(py::module_& m) {
       .def_readonly("used_bytes", &CacheStats::used_bytes)
       .def_readonly("idle_bytes", &CacheStats::idle_bytes)
       .def_readonly("max_bytes", &CacheStats::max_bytes)
+      .def_readonly("epoch", &CacheStats::epoch)
       .def_readonly("open_sequences", &CacheStats::open_sequences)
       .def_readonly("pages", &CacheStats::pages)
       .def_readonly("slots", &CacheStats::slots)
@@ -67,13 +71,33 @@ void bind_values(py::module_& m) {
 
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
                                 const std::string& adapter, const std::string& salt,
-                                const std::string& tenant, const std::string& kind,
-                                std::optional<double> expected_reuse,
+                                const Media& media, const std::string& tenant,
+                                const std::string& kind, std::optional<double> expected_reuse,
                                 std::optional<std::uint64_t> now_ms) {
   const auto span = token_span(tokens);
   const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms};
   const ReleaseGil nogil;
-  return unwrap(cache.open(span, {name, adapter, salt}, options));
+  return unwrap(cache.open(span, {name, adapter, salt, media_of(media)}, options));
+}
+
+using CacheClass = py::class_<Cache, py::smart_holder>;
+
+void bind_dropping(CacheClass& cache) {
+  cache
+      .def(
+          "erase",
+          [](Cache& cache, const std::optional<std::string>& name,
+             const std::optional<std::string>& adapter, const std::optional<std::string>& salt,
+             const Media& media, const Tokens& tokens) {
+            const auto span = token_span(tokens);
+            const ReleaseGil nogil;
+            return unwrap(
+                cache.erase({name, adapter, salt, media_of(media), {span.begin(), span.end()}}));
+          },
+          py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"))
+      .def(
+          "bump_epoch", [](Cache& c, const std::string& weights) { own(c).bump_epoch(weights); },
+          py::arg("weights"), py::call_guard<ReleaseGil>());
 }
 
 }  // namespace
@@ -81,49 +105,58 @@ kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::s
 void bind_cache(py::module_& m) {
   bind_values(m);
   m.def("policy_names", &kvcache::policy_names);
-  py::class_<Cache, py::smart_holder>(m, "Cache")
+  CacheClass cache(m, "Cache");
+  bind_dropping(cache);
+  cache
       .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
                        std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
                        const kvcache::MemoryOptions& memory, double flops_per_token,
-                       double flops_per_token_per_position) {
+                       double flops_per_token_per_position, std::uint64_t snapshot_interval,
+                       std::uint32_t snapshots_per_path, const std::string& weights) {
              const ReleaseGil nogil;  // creation may touch all of the memory
              return unwrap(Cache::create(plan, {policy,
                                                 backing,
                                                 capacity_blocks,
                                                 max_memory_bytes,
                                                 memory,
-                                                {flops_per_token, flops_per_token_per_position}}));
+                                                {flops_per_token, flops_per_token_per_position},
+                                                {snapshot_interval, snapshots_per_path},
+                                                weights}));
            }),
            py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
            py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"),
-           py::arg("flops_per_token") = 1.0, py::arg("flops_per_token_per_position") = 0.0)
+           py::arg("flops_per_token") = 1.0, py::arg("flops_per_token_per_position") = 0.0,
+           py::arg("snapshot_interval"), py::arg("snapshots_per_path"), py::arg("weights"))
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
-           py::arg("salt"), py::kw_only(), py::arg("tenant") = "", py::arg("kind") = "",
-           py::arg("expected_reuse") = py::none(), py::arg("now_ms") = py::none())
+           py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
+           py::arg("kind") = "", py::arg("expected_reuse") = py::none(),
+           py::arg("now_ms") = py::none())
       .def("explain",
            [](const Cache& cache, const Tokens& tokens, const std::string& name,
-              const std::string& adapter, const std::string& salt) {
+              const std::string& adapter, const std::string& salt, const Media& media) {
              const auto span = token_span(tokens);
              const ReleaseGil nogil;
-             return own(cache).explain(span, {name, adapter, salt});
+             return unwrap(own(cache).explain(span, {name, adapter, salt, media_of(media)}));
            })
       .def(
           "save",
           [](Cache& cache, const py::bytes& path, const Tokens& tokens, const std::string& name,
-             const std::string& adapter, const std::string& salt, bool replace) {
+             const std::string& adapter, const std::string& salt, const Media& media,
+             bool replace) {
             const auto span = token_span(tokens);
             const std::string where = path;
             const ReleaseGil nogil;
-            return unwrap(cache.save(where, span, {name, adapter, salt}, {.replace = replace}));
+            return unwrap(cache.save(where, span, {name, adapter, salt, media_of(media)},
+                                     {.replace = replace}));
           },
           py::arg("path"), py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"),
-          py::kw_only(), py::arg("replace"))
+          py::arg("media"), py::kw_only(), py::arg("replace"))
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
-              const std::string& adapter, const std::string& salt) {
+              const std::string& adapter, const std::string& salt, const Media& media) {
              const std::string where = path;
              const ReleaseGil nogil;
-             return unwrap(cache.load(where, {name, adapter, salt}));
+             return unwrap(cache.load(where, {name, adapter, salt, media_of(media)}));
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())

@@ -1,3 +1,4 @@
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,9 +12,12 @@ namespace py = pybind11;
 
 namespace {
 
+using kvcache::MarkKind;
 using kvcache::Sequence;
 using kvcache::StateView;
 using kvcache::bindings::Components;
+using kvcache::bindings::Media;
+using kvcache::bindings::media_of;
 using kvcache::bindings::own;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::tensor_array;
@@ -64,9 +68,19 @@ py::array_t<std::int32_t> token_array(const Sequence& sequence) {
   return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
+void bind_marks(py::module_& m) {
+  py::native_enum<MarkKind>(m, "MarkKind", "enum.IntEnum")
+      .value("OTHER", MarkKind::kOther)
+      .value("TURN", MarkKind::kTurn)
+      .value("TOOLS", MarkKind::kTools)
+      .value("SYSTEM", MarkKind::kSystem)
+      .finalize();
+}
+
 }  // namespace
 
 void bind_sequence(py::module_& m) {
+  bind_marks(m);
   using release_gil = py::call_guard<ReleaseGil>;
   py::class_<Sequence, py::smart_holder>(m, "Sequence")
       .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
@@ -80,10 +94,11 @@ void bind_sequence(py::module_& m) {
           release_gil())
       .def("tokens", &token_array)
       .def("extend",
-           [](Sequence& sequence, const Tokens& tokens) {
+           [](Sequence& sequence, const Tokens& tokens, const Media& media) {
              const auto span = token_span(tokens);
+             const auto items = media_of(media);
              const ReleaseGil nogil;
-             unwrap(sequence.extend(span));
+             unwrap(sequence.extend(span, items));
            })
       .def("write", &write_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
       .def("read", &read_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
@@ -108,6 +123,12 @@ void bind_sequence(py::module_& m) {
             return std::pair(position, std::move(errors));
           },
           py::arg("format"), release_gil())
+      .def(
+          "mark",
+          [](Sequence& s, std::uint64_t position, MarkKind kind) {
+            unwrap(s.mark(position, kind));
+          },
+          py::arg("position"), py::arg("kind"), release_gil())
       .def(
           "prefill_stops", [](const Sequence& s) { return own(s).prefill_stops(); }, release_gil())
       .def(

@@ -161,7 +161,8 @@ class Driver:
 
     def __init__(self, plan: StatePlan, *, exact: bool = True, capacity_blocks: int = 0) -> None:
         self.plan, self.exact = plan, exact
-        self.cache = Cache(plan, capacity_blocks=capacity_blocks)
+        # A limit of snapshots on a path would forget some that the reference knows.
+        self.cache = Cache(plan, capacity_blocks=capacity_blocks, snapshots_per_path=0)
         self.reference = ReferenceCache(plan)
         self.pairs: list[Pair] = []
         self.failures = 0  # operations that found no room

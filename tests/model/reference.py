@@ -136,6 +136,7 @@ class ReferenceSequence:
         self.rows: dict[int, dict[int, Row]] = {layer: {} for layer in cache.windows}
         self.written: dict[int, int] = dict.fromkeys(cache.windows, 0)
         self.records: dict[Stream, list[Row]] = {stream: [] for stream in cache.streams}
+        self.kept: dict[int, set[int]] = {layer: set() for layer in cache.windows}  # blocks
         self.state: State = None  # None: zeros
         self.snapshots: dict[int, State] = {}  # not published yet
         self.is_open = True
@@ -145,12 +146,18 @@ class ReferenceSequence:
             raise InvalidArgumentError("closed")
 
     def trim(self) -> None:
-        """Blocks that lie wholly before a window are let go."""
+        """Blocks that lie wholly before a window are let go, but for those of a snapshot's."""
+        block = self.cache.block
         for layer, rows in self.rows.items():
-            blocks = {p // self.cache.block for p in self.cache.needed(layer, self.length)}
+            here = {p // block for p in self.cache.needed(layer, self.length)}
             sinks = range(self.cache.windows[layer].sinks)
-            blocks |= {p // self.cache.block for p in (*sinks, self.length)}
-            for p in [p for p in rows if p // self.cache.block not in blocks and p < self.length]:
+            here |= {p // block for p in (*sinks, self.length)}
+            kept = {p // block for n in self.snapshots for p in self.cache.needed(layer, n)}
+            if self.cache.windows[layer].window != 1:  # which never reads a page
+                kept |= {n // block for n in self.snapshots if n % block}
+            self.kept[layer] = kept - here
+            blocks = here | kept
+            for p in [p for p in rows if p // block not in blocks and p < self.length]:
                 del rows[p]
 
     def extend(self, tokens: list[int]) -> None:
@@ -203,7 +210,9 @@ class ReferenceSequence:
 
     def snapshot(self) -> int:
         self._check_open()
-        if self.cache.fixed and self.length:
+        if self.length and (
+            self.cache.fixed or any(group.window for group in self.cache.windows.values())
+        ):
             self.snapshots[self.length] = self.state
         return self.length
 
@@ -224,6 +233,10 @@ class ReferenceSequence:
             if here.state is None:
                 here.state = state
         self.snapshots.clear()
+        for layer, rows in self.rows.items():  # what only the snapshots kept
+            for p in [p for p in rows if p // self.cache.block in self.kept[layer]]:
+                del rows[p]
+            self.kept[layer] = set()
 
     def fork(self) -> ReferenceSequence:
         self._check_open()
@@ -233,7 +246,7 @@ class ReferenceSequence:
         child.cached_tokens, child.matched_tokens = self.cached_tokens, self.matched_tokens
         child.state, child.snapshots = self.state, dict(self.snapshots)
         child.rows = {layer: dict(rows) for layer, rows in self.rows.items()}
-        child.written = dict(self.written)
+        child.written, child.kept = dict(self.written), dict(self.kept)
         child.records = {stream: list(known) for stream, known in self.records.items()}
         child.length = self.length
         child._cut(self.length)
@@ -263,6 +276,7 @@ class ReferenceSequence:
         self.length = position
         self._cut(position)
         del self.tokens[position:]
+        self.kept = {layer: set() for layer in self.rows}
         self.snapshots = {p: s for p, s in self.snapshots.items() if p <= position}
 
     def close(self) -> None:

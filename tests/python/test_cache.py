@@ -477,7 +477,7 @@ def test_explain_says_why_in_words() -> None:
     publish(hybrid)
     said = hybrid.explain([*TOKENS, 7])
     assert (said.matched_tokens, said.cached_tokens, said.limited_by) == (6, 0, "snapshot")
-    assert "take snapshot() where prompts branch" in str(said)
+    assert "mark() where prompts branch" in str(said)
 
 
 def test_prefill_stops_are_the_branch_and_the_last_token() -> None:

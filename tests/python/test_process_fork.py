@@ -36,6 +36,9 @@ CALLS: dict[type, dict[str, Call]] = {
         "pages": lambda cache: cache.pages(0, "attention.keys"),
         "stats": lambda cache: cache.stats(),
         "clear": lambda cache: cache.clear(),
+        "prometheus": lambda cache: cache.prometheus(),
+        "erase": lambda cache: cache.erase(),
+        "bump_epoch": lambda cache: cache.bump_epoch(),
     },
     Sequence: {
         "length": lambda seq: seq.length,
@@ -54,6 +57,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "state": lambda seq: seq.state(1, "state.recurrent"),
         "advance": lambda seq: seq.advance(1),
         "snapshot": lambda seq: seq.snapshot(),
+        "mark": lambda seq: seq.mark(1),
         "prefill_stops": lambda seq: seq.prefill_stops(),
         "publish": lambda seq: seq.publish(),
         "fork": lambda seq: seq.fork(),

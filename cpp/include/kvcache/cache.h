@@ -25,6 +25,8 @@
 
 #include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
+#include "kvcache/placement.h"
+#include "kvcache/prefix_space.h"
 #include "kvcache/request.h"
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
@@ -44,13 +46,17 @@ struct CacheOptions {
   std::uint64_t max_memory_bytes = 0;
   MemoryOptions memory = {};
   CostModel costs = {};  // of recomputing, for policies that weigh it
+  PlacementOptions placement = {};
+  std::string weights = {};  // names them, for files
 };
 
-// Whose prefixes may be shared: only sequences that agree in all fields, byte for byte.
-struct PrefixSpace {
-  std::string name;     // application namespace
-  std::string adapter;  // adapter identity, name and revision; empty for none
-  std::string salt;
+// What erase() drops. A field that is not given agrees with everything.
+struct EraseFilter {
+  std::optional<std::string> name;
+  std::optional<std::string> adapter;  // without a revision, all of them
+  std::optional<std::string> salt;
+  std::vector<MediaSpan> media;
+  std::vector<std::int32_t> tokens;
 };
 
 struct SaveOptions {
@@ -77,6 +83,7 @@ struct CacheStats {
   std::uint64_t idle_bytes = 0;       // committed, holding nothing: any pool takes them
   std::uint64_t max_bytes = 0;        // most that resize() can make of the budget
   std::uint64_t open_sequences = 0;
+  std::uint64_t epoch = 0;  // times that the weights have changed
   std::uint64_t pages = 0;  // live, of all groups
   std::uint64_t slots = 0;
   std::uint64_t snapshots = 0;        // live, of sequences, of verify sessions and of the index
@@ -111,11 +118,12 @@ class Cache {
   ~Cache();
 
   // Finds the longest usable prefix, shares its pages and restores its fixed-size state.
-  // kInvalidArgument: no tokens, or an expected reuse outside 0..1. kOutOfCapacity: no slot, or
-  // sequences are at their limit.
+  // kInvalidArgument: no tokens, media spans that do not lie in them, apart from one another, or an
+  // expected reuse outside 0..1. kOutOfCapacity: no slot, or sequences are at their limit.
   Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space,
                         const OpenOptions& options = {});
-  Explanation explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
+  // kInvalidArgument: media as in open().
+  Result<Explanation> explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
   CacheStats stats() const;
 
   // Writes the longest usable prefix of `tokens`, the last one included, as a prompt cache: the
@@ -139,6 +147,14 @@ class Cache {
 
   // Drops every stored prefix; open sequences keep what they hold.
   void clear();
+  // Drops every stored prefix in constant time, because other weights compute other state. Open
+  // sequences go on with what they hold, but their publish() stores nothing any more. `weights`
+  // names the new ones: files of another name are refused by load().
+  void bump_epoch(std::string weights);
+  // Drops what agrees with every field given, and with `tokens`, which need a whole space: the
+  // paths that begin with them and what led only there. Returns blocks. kInvalidArgument: tokens
+  // without a space.
+  Result<std::uint64_t> erase(const EraseFilter& filter);
 
   // Another budget, from now on. Downwards it evicts stored prefixes until they fit and gives the
   // memory back to the system; upwards it only allows more. Live bytes stay where they are.

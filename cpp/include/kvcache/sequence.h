@@ -13,6 +13,8 @@
 #include "kvcache/codec.h"
 #include "kvcache/engine_layout.h"
 #include "kvcache/pages.h"
+#include "kvcache/placement.h"
+#include "kvcache/prefix_space.h"
 #include "kvcache/request.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
@@ -58,8 +60,9 @@ class Sequence {
   Result<std::uint64_t> written(std::int32_t layer) const;
   std::vector<std::int32_t> tokens() const;
 
-  // Declares the tokens of further positions, before they run.
-  Status extend(std::span<const std::int32_t> tokens);
+  // Declares the tokens of further positions, before they run, and the media among them, at
+  // positions of the sequence. kInvalidArgument: media that do not lie in them.
+  Status extend(std::span<const std::int32_t> tokens, std::span<const MediaSpan> media = {});
   // One layer's rows of [start, start + rows), one view for each component of the layer in declared
   // order. `start` is within length()..positions written. Copied, never kept.
   // kOutOfCapacity, kNonFinite, kInvalidArgument: no position became readable.
@@ -118,15 +121,22 @@ class Sequence {
   // The same for rows that kernels have stored in the pages themselves. kInvalidArgument: the pages
   // are not the sequence's own; prepare() makes them so.
   Status advance_in_place(std::uint64_t positions);
-  // Copies the fixed-size state at length(); publish() makes it visible. Returns length(). For a
-  // model without such state there is nothing to copy. `format` says how precisely; what that
-  // loses of each tensor replaces `errors`, where given. At a position with more than one snapshot
-  // the most precise is used. kOutOfCapacity: no room for the copy. kNonFinite: an element that
-  // the format does not keep exactly is not finite in f16. After an error nothing has changed.
+  // Makes length() a position that others can resume, once publish() has made it visible: copies
+  // the fixed-size state and keeps what windows need. Returns length(). Without windows and such
+  // state every position can be resumed, and this does nothing. `format` says how precisely; what
+  // that loses of each tensor replaces `errors`, where given. At a position with more than one
+  // snapshot the most precise is used. kOutOfCapacity: no room for the copy. kNonFinite: an element
+  // that the format does not keep exactly is not finite in f16. After an error nothing has changed.
   Result<std::uint64_t> snapshot(SnapshotFormat format = SnapshotFormat::kExact,
                                  std::vector<SnapshotError>* errors = nullptr);
-  // Positions in [length(), tokens) at which a prefill chunk should end and a snapshot pay:
-  // where this prompt left what is known, and before its last token.
+  // Says what ends at `position`, before or during prefill, so that the first repeat of what comes
+  // before it can resume there. A position that has run already, or was restored, is no error and
+  // changes nothing; of two kinds the one of more worth counts. kInvalidArgument: beyond the known
+  // tokens, or closed.
+  Status mark(std::uint64_t position, MarkKind kind);
+  // Positions after length(), ascending, at which a prefill chunk should end with a snapshot():
+  // what was marked, where other prompts parted from this one, before the last token, and for a
+  // model with fixed-size state each PlacementOptions::interval_tokens, within the limit of a path.
   std::vector<std::uint64_t> prefill_stops() const;
   // Makes complete blocks, the tail and the snapshots usable by others; of a shifted sequence only
   // what is before the shift.

@@ -18,6 +18,7 @@ struct SnapshotRef {
   std::uint64_t position = 0;
   ItemId item = kNoItem;
   SnapshotFormat format = SnapshotFormat::kExact;
+  std::uint8_t kind = 1;  // why it was taken, for the index: other than at an interval
 };
 
 struct PoolMap {

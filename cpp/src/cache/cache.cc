@@ -15,14 +15,6 @@ namespace kvcache {
 using arena::ItemId;
 using arena::kNoItem;
 
-std::string space_key(const PrefixSpace& space) {
-  std::string key;
-  for (const std::string* field : {&space.name, &space.adapter, &space.salt}) {
-    key += std::to_string(field->size()) + ':' + *field;
-  }
-  return key;
-}
-
 namespace {
 
 std::vector<std::size_t> first_numbers(std::size_t count) {
@@ -86,11 +78,13 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
     : plan(std::move(plan_value)),
       backing(options.backing),
       capacity_blocks(options.capacity_blocks),
+      placement(options.placement),
+      weights(options.weights),
       layers(plan),
       groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
       pools(arena::map_pools(plan, *arena)),
-      index(plan, pools, std::move(policy)) {}
+      index(plan, pools, std::move(policy), placement.snapshots_per_path) {}
 
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
   // Reads and writes need a codec row: better to know before there is anything to lose.
@@ -189,14 +183,17 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   }
   CacheCore& core = *core_;
   auto sequence = SequenceCore::create(core_);
+  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   std::string key = space_key(space);
-  sequence::SequenceState state(core.plan, core.layers, core.pools, key,
+  sequence::SequenceState state(core.plan, core.layers, core.pools, std::move(key), space.media,
                                 {tokens.begin(), tokens.end()});
   arena::SnapshotRef snapshot;
   {
     const std::lock_guard lock(core.mutex);
+    state.join_epoch(core.index.epoch());
     if (Status status = core.check_sequences(); !status) return status;
-    prefix::Match match = core.index.match(key, tokens, true, CacheCore::now_ms(options.now_ms));
+    prefix::Match match =
+        core.index.match(state.space(), tokens, true, CacheCore::now_ms(options.now_ms));
     for (std::size_t group = 0; group < match.tables.size(); ++group) {
       for (const ItemId page : match.tables[group]) {
         if (page != kNoItem) core.pools.pages[group]->retain(page);
@@ -216,6 +213,8 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     sequence->matched_tokens = match.matched;
     sequence->prompt_tokens = tokens.size();
     sequence->hint = hint_key(options.hints);
+    sequence->branches = std::move(match.branches);
+    sequence->resident_snapshots = match.resident;
     ++core.counters.open_sequences;
     ++core.counters.opens;
     core.counters.hits += match.usable > 0;
@@ -236,12 +235,17 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   return Sequence(std::move(sequence));
 }
 
-Explanation Cache::explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const {
+Result<Explanation> Cache::explain(std::span<const std::int32_t> tokens,
+                                   const PrefixSpace& space) const {
+  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
+  if (Status status = check_process(); !status) return status;
   Explanation explanation;
   explanation.tokens = tokens.size();
-  if (tokens.empty() || !check_process()) return explanation;
+  if (tokens.empty()) return explanation;
   const std::lock_guard lock(core_->mutex);
-  const prefix::Match match = core_->index.match(space_key(space), tokens, false);
+  const std::string key = space_key(space);
+  const SpaceRef where(key, space.media, SpaceRef::kAnyEpoch);
+  const prefix::Match match = core_->index.match(where, tokens, false);
   explanation.matched_tokens = match.matched;
   explanation.cached_tokens = match.usable;
   explanation.nearest_snapshot = match.nearest_snapshot;
@@ -268,6 +272,7 @@ CacheStats Cache::stats() const {
     stats.lossy_snapshots = stats.snapshots - core_->pools.snapshots->live_items();
   }
   if (core_->pools.ring != nullptr) stats.ring_snapshots = core_->pools.ring->live_items();
+  stats.epoch = core_->index.epoch();
   stats.indexed_blocks = counts.blocks;
   stats.indexed_tokens = counts.tokens;
   stats.indexed_snapshots = counts.snapshots;

@@ -16,6 +16,7 @@
 #include "arena/pool_map.h"
 #include "base/process.h"
 #include "kvcache/cache.h"
+#include "prefix/placement.h"
 #include "prefix/radix_index.h"
 #include "sequence/layer_map.h"
 #include "sequence/pages_ahead.h"
@@ -59,6 +60,8 @@ class CacheCore final : public arena::ItemSource {
   const StatePlan plan;
   const bool backing;
   const std::uint64_t capacity_blocks;
+  const PlacementOptions placement;
+  std::string weights;  // locked
   const sequence::LayerMap layers;
   const std::vector<std::size_t> groups;  // 0, 1, ... of the plan
 
@@ -84,8 +87,18 @@ struct SequenceCore {
   std::uint64_t matched_tokens = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint32_t hint = 0;
+  // What placement knows of the path: where others parted from it, snapshots it holds already, and
+  // what the caller marked.
+  std::vector<std::uint64_t> branches;
+  std::uint64_t resident_snapshots = 0;
+  std::vector<prefix::Mark> marks;               // by ascending position
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
+
+  // Own. Stops of what is known and has not run.
+  std::vector<prefix::Stop> stops() const;
+  // Own. Why a snapshot at length() is worth taking.
+  prefix::SnapshotKind snapshot_kind() const;
 
   // Own. Why no call may run: the sequence is closed, or belongs to another process.
   Status check_open() const;
@@ -124,5 +137,8 @@ StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool,
 // The name of a prefix space as the index keys it: every field with its length, so that no two
 // spaces meet.
 std::string space_key(const PrefixSpace& space);
+
+// kInvalidArgument: media that do not ascend, overlap, are empty or do not lie in [begin, end).
+Status check_media(std::span<const MediaSpan> media, std::uint64_t begin, std::uint64_t end);
 
 }  // namespace kvcache

@@ -22,9 +22,31 @@ using persist::PrefixShape;
 // with other blocks, up to this many positions long, can fill its first page.
 constexpr std::uint64_t kReblockTokens = 256;
 
-std::string space_digest(const PrefixSpace& space) {
-  return "sha256:" + sha256_hex("kvcache.prefix-space.v1\n" + space_key(space));
+// Media and weights count where there are any, so that files without them keep their digest.
+std::string space_digest(const PrefixSpace& space, const std::string& weights) {
+  std::string text = "kvcache.prefix-space.v1\n" + space_key(space);
+  for (const MediaSpan& span : space.media) {
+    text += "\nmedia " + std::to_string(span.start) + ' ' + std::to_string(span.length) + ' ' +
+            std::to_string(span.digest.size()) + ':' + span.digest;
+  }
+  if (!weights.empty()) text += "\nweights " + std::to_string(weights.size()) + ':' + weights;
+  return "sha256:" + sha256_hex(text);
 }
+
+// What a call needs of the space it works in. The key lives as long as this.
+struct Where {
+  Where(CacheCore& core, const PrefixSpace& space) : key(space_key(space)), media(space.media) {
+    const std::lock_guard lock(core.mutex);
+    epoch = core.index.epoch();
+    digest = space_digest(space, core.weights);
+  }
+  SpaceRef ref() const { return {key, media, epoch}; }
+
+  std::string key;
+  std::span<const MediaSpan> media;
+  std::uint64_t epoch = 0;
+  std::string digest;
+};
 
 // Pages and snapshots that stay while nobody holds the cache's lock. Not to be destroyed while it
 // is held.
@@ -63,7 +85,7 @@ struct Pins {
 
 // The longest prefix that is usable whole: open() always leaves the last token to run, save() has
 // no such token.
-prefix::Match match_whole(CacheCore& core, const std::string& key,
+prefix::Match match_whole(CacheCore& core, const SpaceRef& key,
                           std::span<const std::int32_t> tokens) {
   std::vector<std::int32_t> longer(tokens.begin(), tokens.end());
   longer.push_back(0);
@@ -106,7 +128,7 @@ Status check_exact(const prefix::Match& match) {
 
 // Locked. Fills `pins` and `shape` with what save() stores of `tokens`. kUnsupported: the state at
 // the end of the prefix is not exact.
-Status pin_prefix(CacheCore& core, const std::string& key, std::span<const std::int32_t> tokens,
+Status pin_prefix(CacheCore& core, const SpaceRef& key, std::span<const std::int32_t> tokens,
                   Pins& pins, PrefixShape& shape) {
   prefix::Match whole = match_whole(core, key, tokens);
   shape.tokens = whole.usable;
@@ -202,7 +224,7 @@ Status take_items(CacheCore& core, const PrefixShape& shape,
 }
 
 // Locked. True when the cache could serve everything that the files hold.
-bool is_resident(CacheCore& core, const std::string& key, const persist::PromptCacheReader& file) {
+bool is_resident(CacheCore& core, const SpaceRef& key, const persist::PromptCacheReader& file) {
   const PrefixShape& shape = file.shape();
   const std::span<const std::int32_t> tokens = file.tokens();
   if (match_whole(core, key, tokens).usable != shape.tokens) return false;
@@ -220,20 +242,21 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("save"); !status) return status;
   if (tokens.empty()) return Status::invalid_argument("save: a prefix needs at least one token");
-  const std::string key = space_key(space);
+  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
+  const Where where(core, space);
   Pins pins(core);
   PrefixShape shape;
   {
     const std::lock_guard lock(core.mutex);
-    if (Status status = pin_prefix(core, key, tokens, pins, shape); !status) return status;
+    if (Status status = pin_prefix(core, where.ref(), tokens, pins, shape); !status) return status;
   }
   if (shape.tokens == 0) {
     return Status::not_found("save: no prefix of these ", tokens.size(),
                              " tokens is resident and usable; explain() tells why");
   }
-  if (Status status = persist::write_prompt_cache(path, core.plan, space_digest(space),
-                                                  tokens.first(shape.tokens), shape, pins.bytes(),
-                                                  options.replace);
+  if (Status status =
+          persist::write_prompt_cache(path, core.plan, where.digest, tokens.first(shape.tokens),
+                                      shape, pins.bytes(), options.replace);
       !status) {
     return status;
   }
@@ -244,8 +267,10 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   CacheCore& core = *core_;
   if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("load"); !status) return status;
-  const auto file = persist::PromptCacheReader::open(path, core.plan, space_digest(space));
+  const Where where(core, space);
+  const auto file = persist::PromptCacheReader::open(path, core.plan, where.digest);
   if (!file) return file.status();
+  if (Status status = check_media(space.media, 0, UINT64_MAX); !status) return status;
   const PrefixShape& shape = file->shape();
   std::vector<FilledBlocks> filled;
   for (std::size_t group = 0; group < core.plan.groups().size(); ++group) {
@@ -255,11 +280,10 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     filled.push_back(*blocks);
   }
   if (Status status = check_budget(core, shape, filled); !status) return status;
-  const std::string key = space_key(space);
   Pins pins(core);
   {
     const std::lock_guard lock(core.mutex);
-    if (is_resident(core, key, *file)) return shape.tokens;
+    if (is_resident(core, where.ref(), *file)) return shape.tokens;
     if (Status status = take_items(core, shape, filled, pins); !status) return status;
   }
   if (Status status = file->read_into(pins.bytes()); !status) return status;
@@ -268,11 +292,14 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     snapshots.push_back({shape.snapshots[i], pins.snapshots[i]});
   }
   const std::lock_guard lock(core.mutex);
-  core.index.insert(key, file->tokens(), pins.pages, snapshots);
+  if (where.epoch != core.index.epoch()) {
+    return Status::not_found("load: the weights have changed meanwhile, so nothing was kept");
+  }
+  core.index.insert(where.ref(), file->tokens(), pins.pages, snapshots);
   evict::Completion facts;
   facts.now_ms = CacheCore::now_ms({});
   facts.prompt_tokens = shape.tokens;
-  core.index.complete(key, file->tokens(), facts);
+  core.index.complete(where.ref(), file->tokens(), facts);
   return shape.tokens;
 }
 

@@ -121,11 +121,15 @@ std::vector<std::int32_t> Sequence::tokens() const {
   return core_->check_open() ? core_->state->tokens() : std::vector<std::int32_t>();
 }
 
-Status Sequence::extend(std::span<const std::int32_t> tokens) {
+Status Sequence::extend(std::span<const std::int32_t> tokens, std::span<const MediaSpan> media) {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("extend"); !status) return status;
-  return core_->state->extend(tokens);
+  sequence::SequenceState& state = *core_->state;
+  const std::uint64_t known = state.tokens().size();
+  if (Status status = check_media(media, known, known + tokens.size()); !status) return status;
+  state.extend(tokens, media);
+  return Status::ok();
 }
 
 Status Sequence::write(std::int32_t layer, std::uint64_t start,
@@ -188,21 +192,6 @@ Status Sequence::advance(std::uint64_t positions) {
   return state.advance(positions, cache.backing);
 }
 
-std::vector<std::uint64_t> Sequence::prefill_stops() const {
-  if (!core_) return {};
-  const std::lock_guard own(core_->mutex);
-  if (!core_->check_open()) return {};
-  const std::uint64_t length = core_->state->length();
-  const std::uint64_t end = core_->state->tokens().size();
-  std::vector<std::uint64_t> stops;
-  // The path of another prompt ends or branches off here: it was visited twice.
-  const std::uint64_t known = core_->matched_tokens;
-  if (known > length && known + 1 < end) stops.push_back(known);
-  // Before the last token: the same prompt again must run it, and a longer one loses one token.
-  if (end > length + 1) stops.push_back(end - 1);
-  return stops;
-}
-
 Status Sequence::publish() {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
@@ -236,6 +225,9 @@ Result<Sequence> Sequence::fork() {
   child->matched_tokens = core_->matched_tokens;
   child->prompt_tokens = core_->prompt_tokens;
   child->hint = core_->hint;
+  child->branches = core_->branches;
+  child->resident_snapshots = core_->resident_snapshots;
+  child->marks = core_->marks;
   if (core_->state->slot_bytes() != nullptr) {
     std::memcpy(child->state->slot_bytes(), core_->state->slot_bytes(), cache.plan.slot_bytes());
   }
@@ -280,6 +272,8 @@ Status Sequence::truncate(std::uint64_t position) {
   const std::lock_guard lock(cache.mutex);
   if (source.item != kNoItem) cache.pools.of(source).release(source.item);
   state.truncate(position);
+  std::erase_if(core_->marks, [=](const prefix::Mark& mark) { return mark.position > position; });
+  std::erase_if(core_->branches, [=](std::uint64_t branch) { return branch > position; });
   return Status::ok();
 }
 

@@ -18,6 +18,7 @@ Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
   if (Status status = core_->check_idle("snapshot"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
+  const auto kind = static_cast<std::uint8_t>(core_->snapshot_kind());
   std::vector<SnapshotError> lost;
   if (cache.plan.has_fixed_state() && state.length() > 0) {
     arena::Pool& pool = cache.pools.of(format);
@@ -38,7 +39,10 @@ Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
       pool.release(item);
       return status;
     }
-    state.hold_snapshot({state.length(), item, format});
+    state.hold_snapshot({state.length(), item, format, kind});
+  } else if (state.has_windows() && state.length() > 0) {
+    const std::lock_guard lock(cache.mutex);
+    state.hold_snapshot({state.length(), arena::kNoItem, SnapshotFormat::kExact, kind});
   }
   if (errors != nullptr) *errors = std::move(lost);
   return state.length();

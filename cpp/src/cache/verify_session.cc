@@ -132,14 +132,14 @@ Result<std::uint64_t> VerifySession::commit(std::uint64_t accepted) {
     if (Status status = state.check_complete("commit", start_ + rows()); !status) return status;
     if (Status status = core_->verify->check_taken(accepted - 1); !status) return status;
   }
-  Status status = state.extend(std::span(tokens_).subspan(1, accepted - 1));
+  state.extend(std::span(tokens_).subspan(1, accepted - 1), {});
   if (cache.backing) core_->verify->adopt(accepted - 1, state.slot_bytes());
   {
     const std::lock_guard lock(cache.mutex);
     // By the old length: what may be truncated afterwards is the same as without speculation.
     state.trim_windows();
   }
-  if (status) status = state.advance(accepted, cache.backing);
+  const Status status = state.advance(accepted, cache.backing);
   KVCACHE_CHECK(status.is_ok());
   end();
   return state.length();

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,7 +19,9 @@
 #include "arena/pool_map.h"
 #include "evict/policy.h"
 #include "kvcache/cache.h"
+#include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
+#include "prefix/placement.h"
 
 namespace kvcache::prefix {
 
@@ -33,9 +37,11 @@ struct Match {
   std::uint64_t matched = 0;  // longest known prefix, in tokens
   std::uint64_t usable = 0;   // positions that need no recomputation, by the hit rule
   HitLimit limit = HitLimit::kTokens;
-  BlockTables tables;                  // pages of [0, usable); nothing retained
-  SnapshotRef snapshot;                // at `usable`, when the model has fixed-size state
-  std::uint64_t nearest_snapshot = 0;  // deepest resident snapshot at or below `matched`
+  BlockTables tables;                   // pages of [0, usable); nothing retained
+  SnapshotRef snapshot;                 // at `usable`, when the model has fixed-size state
+  std::uint64_t nearest_snapshot = 0;   // deepest resident snapshot at or below `matched`
+  std::uint64_t resident = 0;           // snapshots on the path up to `usable`
+  std::vector<std::uint64_t> branches;  // where prompts part in (usable, matched], ascending
 };
 
 struct IndexCounts {
@@ -49,26 +55,28 @@ struct IndexCounts {
 
 class RadixIndex {
  public:
-  RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy);
+  RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy,
+             std::uint32_t snapshots_per_path = 0);
 
   // Longest usable prefix of `tokens` in the tree named `space`, at most tokens.size() - 1.
   // With `touch`, what the hit uses becomes the most recently used, at `now_ms` of the caller's
   // clock.
-  Match match(std::string_view space, std::span<const std::int32_t> tokens, bool touch,
+  Match match(const SpaceRef& space, std::span<const std::int32_t> tokens, bool touch,
               std::uint64_t now_ms = 0);
 
   // A request whose path is `tokens` has ended: what the policy learns from. `facts` without its
   // path.
-  void complete(std::string_view space, std::span<const std::int32_t> tokens,
+  void complete(const SpaceRef& space, std::span<const std::int32_t> tokens,
                 evict::Completion facts);
 
   // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
-  // snapshots. Takes its own references; what is resident already keeps its pages.
-  void insert(std::string_view space, std::span<const std::int32_t> tokens,
+  // snapshots. Takes its own references; what is resident already keeps its pages. A path that
+  // then holds more snapshots than it may loses those of least worth.
+  void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
               const BlockTables& tables, std::span<const SnapshotRef> snapshots);
 
   // Deepest snapshot on the path of `tokens` at or below `at_most`; position 0 when there is none.
-  SnapshotRef find_snapshot(std::string_view space, std::span<const std::int32_t> tokens,
+  SnapshotRef find_snapshot(const SpaceRef& space, std::span<const std::int32_t> tokens,
                             std::uint64_t at_most);
 
   // Evicts one candidate that frees memory. False: there is none.
@@ -76,6 +84,16 @@ class RadixIndex {
 
   // Drops everything. Pages that sequences hold stay with them.
   void clear();
+  // Other weights: from now on nothing that is stored is found, and what spaces of earlier epochs
+  // insert is dropped. Takes constant time for each space; memory comes back as it is needed.
+  void bump_epoch();
+  std::uint64_t epoch() const { return epoch_; }
+  // Drops every space whose key is chosen. Returns blocks.
+  std::uint64_t erase_spaces(const std::function<bool(std::string_view)>& chosen);
+  // Drops every path that begins with `tokens`, and what led only to them. Returns blocks.
+  std::uint64_t erase_prefix(const SpaceRef& space, std::span<const std::int32_t> tokens);
+  // Gives back up to `most` runs of what was dropped. Returns their number.
+  std::size_t reap(std::size_t most);
 
   const IndexCounts& counts() const { return counts_; }
   std::string_view policy_name() const { return policy_->name(); }
@@ -90,16 +108,23 @@ class RadixIndex {
     ItemId item = kNoItem;
     NodeId node = kNoNode;
     SnapshotFormat format = SnapshotFormat::kExact;
+    SnapshotKind kind = SnapshotKind::kOther;
   };
 
   struct Node {
     NodeId parent = kNoNode;
+    NodeId first_child = kNoNode;
+    NodeId previous = kNoNode;  // siblings
+    NodeId next = kNoNode;
     std::uint32_t children = 0;
-    std::uint64_t start = 0;  // position of tokens[0]
+    bool candidate = false;      // known to the policy as one that may go
+    bool window_queued = false;  // in window_queue_
+    std::uint64_t start = 0;     // position of tokens[0]
     std::vector<std::int32_t> tokens;
     BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
-    std::string space;                     // of a root: its name
+    // Of a root: the key of its space. Of a run that begins with a media item: that item.
+    std::string label;
 
     std::uint64_t end() const { return start + tokens.size(); }
     bool is_root() const { return parent == kNoNode; }
@@ -110,25 +135,39 @@ class RadixIndex {
     std::uint64_t end;  // positions matched when leaving it
   };
 
+  // Only tails are ever taken from such a group, so it has no holes.
+  static bool is_whole(const Group& group) { return !group.forgets() && group.record_tokens == 1; }
   std::uint64_t block_of(std::uint64_t position) const { return position / plan_.block_tokens(); }
   std::uint64_t blocks_to(std::uint64_t end) const;
   static std::uint64_t edge(NodeId parent, std::int32_t token) {
     return std::uint64_t{parent} << 32 | static_cast<std::uint32_t>(token);
   }
 
-  std::vector<Step> walk(NodeId root, std::span<const std::int32_t> tokens) const;
+  static std::string media_label(const MediaSpan& span);
+  static std::string media_edge(NodeId parent, std::string_view label);
+  static std::uint64_t outside_media(std::span<const MediaSpan> media, std::uint64_t position);
+
+  NodeId child_of(NodeId parent, std::int32_t token, const MediaSpan* media) const;
+  std::vector<Step> walk(NodeId root, std::span<const std::int32_t> tokens,
+                         std::span<const MediaSpan> media) const;
   BlockTables path_tables(const std::vector<Step>& path, std::uint64_t end) const;
   std::optional<std::uint64_t> last_hole(const BlockTables& tables, std::uint64_t end) const;
   std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
 
-  NodeId root_of(std::string_view space, bool create);
+  NodeId root_of(const SpaceRef& space, bool create);
+  void set_edge(NodeId parent, NodeId child);
+  void erase_edge(NodeId id);
+  void link(NodeId parent, NodeId child);
+  void unlink(NodeId child);
+  void append(NodeId parent, const SpaceRef& space, std::span<const std::int32_t> tokens,
+              const BlockTables& tables, std::vector<NodeId>& path);
   NodeId new_node();
   void free_node(NodeId id);
   NodeId split(NodeId id, std::uint64_t position);
   bool try_extend(NodeId id, std::span<const std::int32_t> tokens, const BlockTables& tables);
   NodeId add_child(NodeId parent, std::uint64_t start, std::span<const std::int32_t> tokens,
-                   const BlockTables& tables);
+                   const BlockTables& tables, std::string label);
   void fill_holes(NodeId id, const BlockTables& tables);
   void add_snapshot(NodeId id, const SnapshotRef& ref);
   void remove_snapshot(std::uint32_t index, bool evicted);
@@ -136,20 +175,38 @@ class RadixIndex {
   void evict_tail(NodeId id);
   void drop_last_block(NodeId id);
   void detach(NodeId id);
+  void settle(NodeId id);
+  void remove_leaf(NodeId id);
+  void drop_all();
+  std::size_t reap_one();
+  void erase_subtree(NodeId top);
+  void set_candidate(NodeId id, bool candidate);
   bool tail_in_use(NodeId id) const;
   bool release_windows(NodeId leaf);
-  bool is_candidate(const Node& node) const { return node.children == 0 && !node.is_root(); }
+  void queue_windows(NodeId id);
+  bool release_interior();
+  bool release_interior(NodeId id, std::uint64_t most);
+  std::vector<std::uint64_t> resume_points(NodeId id) const;
+  void thin_path(const std::vector<NodeId>& path);
 
   const StatePlan& plan_;
   const PoolMap pools_;
   const std::unique_ptr<evict::Policy> policy_;
+  const std::uint32_t snapshots_per_path_;
+  const bool has_windows_;
 
   std::vector<Node> nodes_;
   std::vector<NodeId> free_nodes_;
   std::vector<Snapshot> snapshots_;
   std::vector<std::uint32_t> free_snapshots_;
   std::unordered_map<std::uint64_t, NodeId> edges_;
+  std::unordered_map<std::string, NodeId> media_edges_;
   std::unordered_map<std::string, NodeId> roots_;
+  std::vector<NodeId> doomed_;  // subtrees that nothing finds any more, the next to go last
+  std::vector<std::unordered_map<std::string, NodeId>> stale_roots_;
+  IndexCounts stale_;  // what they hold
+  std::uint64_t epoch_ = 0;
+  std::deque<NodeId> window_queue_;  // runs whose windows may hold more than any hit needs
   std::uint64_t clock_ = 0;
   IndexCounts counts_;
 };

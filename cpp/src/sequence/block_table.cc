@@ -67,14 +67,35 @@ void BlockTable::take(std::size_t first, std::size_t last, std::span<const ItemI
   KVCACHE_CHECK(next == fresh.end());
 }
 
-void BlockTable::trim(std::size_t first, std::size_t last) {
+void BlockTable::trim(std::size_t first, std::size_t last, std::span<const BlockRange> keep) {
+  auto range = keep.begin();
   for (trimmed_ = std::max(trimmed_, first); trimmed_ < std::min(last, pages_.size()); ++trimmed_) {
     if (pages_[trimmed_] == kNoItem) continue;
+    while (range != keep.end() && range->last <= trimmed_) ++range;
+    if (range != keep.end() && range->first <= trimmed_) {
+      kept_.push_back(trimmed_);
+      continue;
+    }
     pool_->release(pages_[trimmed_]);
     pages_[trimmed_] = kNoItem;
     owned_[trimmed_] = false;
     ++version_;
   }
+}
+
+void BlockTable::drop_kept() {
+  if (!kept_.empty()) ++version_;
+  for (const std::size_t block : kept_) {
+    pool_->release(pages_[block]);
+    pages_[block] = kNoItem;
+    owned_[block] = false;
+  }
+  kept_.clear();
+}
+
+void BlockTable::expose_kept() {
+  if (!kept_.empty()) trimmed_ = std::min(trimmed_, kept_.front());
+  kept_.clear();
 }
 
 void BlockTable::cut(std::size_t blocks) {
@@ -85,6 +106,7 @@ void BlockTable::cut(std::size_t blocks) {
     owned_.pop_back();
   }
   trimmed_ = std::min(trimmed_, pages_.size());
+  while (!kept_.empty() && kept_.back() >= blocks) kept_.pop_back();
 }
 
 void BlockTable::mark_shared(std::size_t block) {
@@ -103,6 +125,7 @@ BlockTable BlockTable::fork() const {
   copy.pages_ = pages_;
   copy.owned_.assign(pages_.size(), false);
   copy.trimmed_ = trimmed_;
+  copy.kept_ = kept_;
   pool_->retain_many(pages_);
   return copy;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arena/pool_map.h"
+#include "kvcache/retention.h"
 #include "kvcache/status.h"
 
 namespace kvcache::sequence {
@@ -49,9 +50,13 @@ class BlockTable {
   void take(std::size_t first, std::size_t last, std::span<const ItemId> fresh,
             std::vector<PageCopy>& copies);
 
-  // Lets go of blocks [first, last); their entries become kNoItem. REQUIRES: `first` is the same in
-  // every call.
-  void trim(std::size_t first, std::size_t last);
+  // Lets go of blocks [first, last) that lie in none of `keep`, ranges that ascend; their entries
+  // become kNoItem. What was kept stays until drop_kept(). REQUIRES: `first` is the same in every
+  // call.
+  void trim(std::size_t first, std::size_t last, std::span<const BlockRange> keep = {});
+  void drop_kept();
+  // What was kept is part of the window again, after the sequence went back to it.
+  void expose_kept();
   // Lets go of blocks from `blocks` on.
   void cut(std::size_t blocks);
   // The page of `block` is visible to others from now on.
@@ -69,7 +74,8 @@ class BlockTable {
   std::vector<ItemId> pages_;
   std::vector<bool> owned_;
   std::uint64_t version_ = 0;
-  std::size_t trimmed_ = 0;  // entries below, from trim()'s first on, are kNoItem
+  std::size_t trimmed_ = 0;        // entries below, from trim()'s first on, are kNoItem or in kept_
+  std::vector<std::size_t> kept_;  // ascending
 };
 
 }  // namespace kvcache::sequence

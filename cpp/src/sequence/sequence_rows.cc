@@ -22,9 +22,9 @@ codec::PagedRows paged_rows(const PagedComponent& component, std::span<std::byte
 
 // ---- Writing ----------------------------------------------------------------------------------
 
-Status SequenceState::extend(std::span<const std::int32_t> tokens) {
+void SequenceState::extend(std::span<const std::int32_t> tokens, std::span<const MediaSpan> media) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  return Status::ok();
+  media_.insert(media_.end(), media.begin(), media.end());
 }
 
 void SequenceState::reserve_tokens(std::size_t count) {
@@ -275,8 +275,15 @@ Status SequenceState::advance(std::uint64_t positions, bool check_written) {
 
 void SequenceState::trim_windows() {
   for (std::size_t group = 0; group < tables_.size(); ++group) {
-    const BlockRange dead = plan_->groups()[group].dead_blocks(length_, plan_->block_tokens());
-    tables_[group].trim(dead.first, dead.last);
+    const Group& needs = plan_->groups()[group];
+    if (!needs.forgets()) continue;
+    const std::uint64_t block = plan_->block_tokens();
+    std::vector<BlockRange> keep;
+    for (const SnapshotRef& held : snapshots_) {
+      keep.push_back(needs.live_blocks(held.position, block));
+    }
+    const BlockRange dead = needs.dead_blocks(length_, block);
+    tables_[group].trim(dead.first, dead.last, keep);
   }
 }
 

@@ -167,6 +167,11 @@ void SequenceState::finish_shift(const ShiftSpan& span, std::vector<GroupShift> 
     }
     tables_[group].rearrange(std::move(shift.pages), std::move(shift.owned));
   }
+  // A snapshot further on is of positions that are others now.
+  while (!snapshots_.empty() && snapshots_.back().position > span.keep) {
+    if (snapshots_.back().item != kNoItem) pools_.snapshots->release(snapshots_.back().item);
+    snapshots_.pop_back();
+  }
   const auto first = tokens_.begin() + static_cast<std::ptrdiff_t>(span.keep);
   tokens_.erase(first, first + static_cast<std::ptrdiff_t>(span.drop));
   length_ -= span.drop;

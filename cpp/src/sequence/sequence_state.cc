@@ -9,11 +9,13 @@
 namespace kvcache::sequence {
 
 SequenceState::SequenceState(const StatePlan& plan, const LayerMap& layers, arena::PoolMap pools,
-                             std::string space, std::vector<std::int32_t> tokens)
+                             std::string space, std::vector<MediaSpan> media,
+                             std::vector<std::int32_t> tokens)
     : plan_(&plan),
       layers_(&layers),
       pools_(std::move(pools)),
       space_(std::move(space)),
+      media_(std::move(media)),
       tokens_(std::move(tokens)),
       written_(layers.paged_layers(), 0),
       records_(layers.streams().size(), 0),
@@ -69,7 +71,8 @@ void SequenceState::release() {
 }
 
 Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
-  SequenceState child(*plan_, *layers_, pools_, space_, tokens_);
+  SequenceState child(*plan_, *layers_, pools_, space_, media_, tokens_);
+  child.epoch_ = epoch_;
   if (Status status = child.take_slot(source); !status) return status;
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     child.tables_[group] = tables_[group].fork();
@@ -83,7 +86,7 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.records_ = records_;
   child.clip_frontiers();
   for (const SnapshotRef& held : snapshots_) {
-    pools_.of(held).retain(held.item);
+    if (held.item != kNoItem) pools_.of(held).retain(held.item);
     child.snapshots_.push_back(held);
   }
   shared_until_ = std::max(shared_until_, length_);
@@ -92,10 +95,19 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
 
 // ---- Snapshots and rewinding ------------------------------------------------------------------
 
+bool SequenceState::has_windows() const {
+  const auto& groups = plan_->groups();
+  return std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.forgets(); });
+}
+
+void SequenceState::drop(const SnapshotRef& held) {
+  if (held.item != kNoItem) pools_.of(held).release(held.item);
+}
+
 void SequenceState::hold_snapshot(const SnapshotRef& taken) {
   for (SnapshotRef& held : snapshots_) {
     if (held.position != taken.position || held.format != taken.format) continue;
-    pools_.of(held).release(held.item);
+    drop(held);
     held = taken;
     return;
   }
@@ -103,8 +115,9 @@ void SequenceState::hold_snapshot(const SnapshotRef& taken) {
 }
 
 void SequenceState::forget_snapshots() {
-  for (const SnapshotRef& held : snapshots_) pools_.of(held).release(held.item);
+  for (const SnapshotRef& held : snapshots_) drop(held);
   snapshots_.clear();
+  for (BlockTable& table : tables_) table.drop_kept();
 }
 
 Status SequenceState::check_truncate(std::uint64_t position) const {
@@ -129,11 +142,12 @@ void SequenceState::truncate(std::uint64_t position) {
   const std::uint64_t block = plan_->block_tokens();
   for (BlockTable& table : tables_) {
     table.cut(ceil_div(position, block));
+    table.expose_kept();
     // Rows that others may see are not overwritten: the block is copied before the next write.
     if (position < shared_until_ && position % block != 0) table.mark_shared(position / block);
   }
   while (!snapshots_.empty() && snapshots_.back().position > position) {
-    pools_.of(snapshots_.back()).release(snapshots_.back().item);
+    drop(snapshots_.back());
     snapshots_.pop_back();
   }
   ring_.truncate_after(position);
@@ -141,6 +155,8 @@ void SequenceState::truncate(std::uint64_t position) {
   if (position <= private_from_) private_from_ = UINT64_MAX;
   length_ = position;
   tokens_.resize(position);
+  // Half a media item is none: its other half may be another's now.
+  std::erase_if(media_, [=](const MediaSpan& span) { return span.start >= position; });
   clip_frontiers();
 }
 

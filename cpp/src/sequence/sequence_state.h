@@ -13,6 +13,7 @@
 
 #include "arena/pool_map.h"
 #include "kvcache/codec.h"
+#include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
 #include "sequence/block_table.h"
 #include "sequence/decode_ring.h"
@@ -64,10 +65,10 @@ struct GroupShift {
 class SequenceState {
  public:
   SequenceState(const StatePlan& plan, const LayerMap& layers, arena::PoolMap pools,
-                std::string space, std::vector<std::int32_t> tokens);
+                std::string space, std::vector<MediaSpan> media, std::vector<std::int32_t> tokens);
 
   // ---- What it is (own) ----
-  const std::string& space() const { return space_; }
+  SpaceRef space() const { return {space_, media_, epoch_}; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   std::uint64_t length() const { return length_; }  // positions complete in every layer
   std::uint64_t written(std::int32_t layer) const;  // positions written in one layer
@@ -78,6 +79,7 @@ class SequenceState {
   DecodeRing& ring() { return ring_; }
 
   // ---- Life (locked) ----
+  void join_epoch(std::uint64_t epoch) { epoch_ = epoch; }
   // Takes over pages of [0, length) that the caller has retained.
   void adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t length);
   Status take_slot(arena::ItemSource& source);
@@ -87,8 +89,9 @@ class SequenceState {
   Result<SequenceState> fork(arena::ItemSource& source);
 
   // ---- Writing ----
-  Status extend(std::span<const std::int32_t> tokens);  // own
-  void reserve_tokens(std::size_t count);               // own: extend() by `count` cannot fail
+  // Own. The media lie in the tokens.
+  void extend(std::span<const std::int32_t> tokens, std::span<const MediaSpan> media = {});
+  void reserve_tokens(std::size_t count);  // own: extend() by `count` cannot fail
   // Own. Shapes alone.
   template <typename View>  // codec::RowsView or codec::MutableRowsView
   Status check_rows(std::int32_t layer, std::span<const View> components) const;
@@ -161,12 +164,18 @@ class SequenceState {
   // Locked. Takes over a snapshot at length() that the caller has filled; it replaces one of the
   // same format there.
   void hold_snapshot(const SnapshotRef& taken);
+  // Own. Whether the model lets positions go, so that not every one can be resumed.
+  bool has_windows() const;
   void forget_snapshots();  // locked
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
-  void mark_published();                  // own: rows below publishable() are visible to others
-  void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
+  // Own. Media that do not lie before `position` whole.
+  void forget_media(std::uint64_t position) {
+    std::erase_if(media_, [=](const MediaSpan& s) { return s.start + s.length > position; });
+  }
+  void mark_published();               // own: rows below publishable() are visible to others
+  void mark_seen(std::uint64_t stop);  // own: and so are those below `stop`
 
   // ---- Records of streams, by their index; what the calls above are to rows -----------------
   std::uint64_t records(const Stream& stream) const { return records_[stream.index]; }  // own
@@ -204,11 +213,14 @@ class SequenceState {
   Status missing_rows(std::size_t group, std::uint64_t position, const ShiftSpan& span) const;
   template <typename Move>
   void for_each_run(const EngineMove& move, const EngineTransfer& transfer, const Move& body) const;
+  void drop(const SnapshotRef& held);  // locked
 
   const StatePlan* plan_;
   const LayerMap* layers_;
   arena::PoolMap pools_;
   std::string space_;
+  std::uint64_t epoch_ = 0;  // of the weights
+  std::vector<MediaSpan> media_;
   std::vector<std::int32_t> tokens_;
   std::uint64_t length_ = 0;
   std::uint64_t shared_until_ = 0;           // rows below are visible to others and never rewritten

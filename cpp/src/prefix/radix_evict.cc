@@ -1,0 +1,255 @@
+// What leaves the tree: one candidate at a time, a subtree, or everything at once.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "prefix/radix_index.h"
+
+namespace kvcache::prefix {
+
+// Evicting a block whose every page a sequence holds would free nothing.
+bool RadixIndex::tail_in_use(NodeId id) const {
+  const Node& node = nodes_[id];
+  bool held = false;
+  for (std::size_t group = 0; group < node.pages.size(); ++group) {
+    const ItemId page = node.pages[group].back();
+    if (page == kNoItem) continue;
+    if (!pools_.pages[group]->in_use(page)) return false;
+    held = true;
+  }
+  return held;
+}
+
+bool RadixIndex::evict_one() {
+  if (reap(1) > 0) return true;
+  if (release_interior()) return true;
+  // What open sequences hold would free nothing.
+  std::vector<NodeId> held;
+  const auto victim = policy_->victim([&](evict::Unit unit) {
+    if (unit.kind == evict::UnitKind::kSnapshot) {
+      const Snapshot& snapshot = snapshots_[unit.id];
+      return !pools_.of(snapshot.format).in_use(snapshot.item);
+    }
+    if (!tail_in_use(unit.id)) return true;
+    held.push_back(unit.id);
+    return false;
+  });
+  if (!victim) {
+    bool released = false;
+    for (const NodeId leaf : held) released = release_windows(leaf) || released;
+    return released;
+  }
+  evict_unit(*victim);
+  return true;
+}
+
+void RadixIndex::evict_unit(evict::Unit unit) {
+  if (unit.kind == evict::UnitKind::kRun) {
+    evict_tail(unit.id);
+  } else {
+    remove_snapshot(unit.id, true);
+  }
+}
+
+void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
+  Snapshot& snapshot = snapshots_[index];
+  const bool has_item = snapshot.item != kNoItem;
+  std::erase(nodes_[snapshot.node].snapshots, index);
+  if (has_windows_) queue_windows(snapshot.node);
+  if (has_item) {
+    policy_->erase(evict::snapshot_unit(index));
+    policy_->remove_snapshot(index);
+    pools_.of(snapshot.format).release_indexed(snapshot.item);
+    --counts_.snapshots;
+    if (evicted) ++counts_.evicted_snapshots;
+  }
+  snapshot = Snapshot();
+  free_snapshots_.push_back(index);
+}
+
+// Takes the last block off a leaf run; the run goes with its first block, and a parent without
+// children becomes a candidate in its place.
+void RadixIndex::evict_tail(NodeId id) {
+  const std::uint64_t start = nodes_[id].start;
+  drop_last_block(id);
+  ++counts_.evicted_blocks;
+  const bool gone = nodes_[id].tokens.empty();
+  if (gone) set_candidate(id, false);
+  policy_->shrink_run(id, gone ? start : nodes_[id].end());
+  if (gone) detach(id);
+}
+
+void RadixIndex::drop_last_block(NodeId id) {
+  Node& node = nodes_[id];
+  const std::uint64_t last = block_of(node.end() - 1);
+  const std::uint64_t new_end = std::max<std::uint64_t>(node.start, last * plan_.block_tokens());
+  // State past the remaining positions can never be used again.
+  while (!node.snapshots.empty() && snapshots_[node.snapshots.back()].position > new_end) {
+    remove_snapshot(node.snapshots.back(), true);
+  }
+  for (std::size_t group = 0; group < node.pages.size(); ++group) {
+    const ItemId page = node.pages[group].back();
+    if (page != kNoItem) pools_.pages[group]->release_indexed(page);
+    node.pages[group].pop_back();
+  }
+  counts_.tokens -= node.end() - new_end;
+  --counts_.blocks;
+  // The edge is keyed by the first token, which is needed once more when the run is gone.
+  if (new_end == node.start) erase_edge(id);
+  node.tokens.resize(new_end - node.start);
+}
+
+void RadixIndex::set_candidate(NodeId id, bool candidate) {
+  Node& node = nodes_[id];
+  if (node.is_root() || node.candidate == candidate) return;
+  node.candidate = candidate;
+  if (candidate) {
+    policy_->insert(evict::run_unit(id));
+  } else {
+    policy_->erase(evict::run_unit(id));
+  }
+}
+
+void RadixIndex::erase_edge(NodeId id) {
+  const Node& node = nodes_[id];
+  if (node.label.empty()) {
+    edges_.erase(edge(node.parent, node.tokens.front()));
+  } else {
+    media_edges_.erase(media_edge(node.parent, node.label));
+  }
+}
+
+// Removes an empty leaf from its parent, and a root that lost its last child.
+void RadixIndex::detach(NodeId id) {
+  const NodeId parent = nodes_[id].parent;
+  unlink(id);
+  free_node(id);
+  settle(parent);
+}
+
+// What has lost a child is a leaf now, or a root that nobody needs.
+void RadixIndex::settle(NodeId id) {
+  Node& node = nodes_[id];
+  if (node.children > 0) return;
+  if (!node.is_root()) {
+    set_candidate(id, true);
+    return;
+  }
+  roots_.erase(node.label);
+  free_node(id);
+}
+
+void RadixIndex::clear() {
+  drop_all();
+  while (reap(1024) > 0) {
+  }
+  policy_->clear();
+}
+
+// ---- Many at once -----------------------------------------------------------------------------
+
+void RadixIndex::bump_epoch() {
+  ++epoch_;
+  drop_all();
+}
+
+// From here on nothing is found; what it holds is given back bit by bit.
+void RadixIndex::drop_all() {
+  if (roots_.empty()) return;
+  stale_roots_.push_back(std::exchange(roots_, {}));
+  stale_.nodes += std::exchange(counts_.nodes, 0);
+  stale_.blocks += std::exchange(counts_.blocks, 0);
+  stale_.tokens += std::exchange(counts_.tokens, 0);
+  stale_.snapshots += std::exchange(counts_.snapshots, 0);
+}
+
+std::size_t RadixIndex::reap(std::size_t most) {
+  std::size_t reaped = 0;
+  std::swap(counts_, stale_);
+  while (reaped < most) {
+    if (doomed_.empty()) {
+      if (stale_roots_.empty()) break;
+      auto& roots = stale_roots_.back();
+      doomed_.push_back(roots.begin()->second);
+      roots.erase(roots.begin());
+      if (roots.empty()) stale_roots_.pop_back();
+    }
+    reaped += reap_one();
+  }
+  std::swap(counts_, stale_);
+  return reaped;
+}
+
+// Gives back the next leaf of what is doomed. Returns 1 for a run or a root, 0 for a step down.
+std::size_t RadixIndex::reap_one() {
+  const NodeId id = doomed_.back();
+  if (const NodeId child = nodes_[id].first_child; child != kNoNode) {
+    doomed_.push_back(child);
+    return 0;
+  }
+  doomed_.pop_back();
+  remove_leaf(id);
+  return 1;
+}
+
+// Drops a subtree now. What is stale has gone before.
+void RadixIndex::erase_subtree(NodeId top) {
+  while (reap(1024) > 0) {
+  }
+  doomed_.push_back(top);
+  while (!doomed_.empty()) reap_one();
+}
+
+// Takes a whole leaf, or a root without children, from the tree. Its parent is the caller's affair.
+void RadixIndex::remove_leaf(NodeId id) {
+  Node& node = nodes_[id];
+  while (!node.snapshots.empty()) remove_snapshot(node.snapshots.back(), false);
+  for (std::size_t group = 0; group < node.pages.size(); ++group) {
+    for (const ItemId page : node.pages[group]) {
+      if (page != kNoItem) pools_.pages[group]->release_indexed(page);
+    }
+  }
+  if (!node.is_root()) {
+    counts_.tokens -= node.tokens.size();
+    counts_.blocks -= blocks_to(node.end()) - block_of(node.start);
+    set_candidate(id, false);
+    policy_->shrink_run(id, node.start);
+    erase_edge(id);
+    unlink(id);
+  }
+  free_node(id);
+}
+
+std::uint64_t RadixIndex::erase_spaces(const std::function<bool(std::string_view)>& chosen) {
+  const std::uint64_t before = counts_.blocks;
+  for (auto root = roots_.begin(); root != roots_.end();) {
+    if (!chosen(root->first)) {
+      ++root;
+      continue;
+    }
+    erase_subtree(root->second);
+    root = roots_.erase(root);
+  }
+  return before - counts_.blocks;
+}
+
+std::uint64_t RadixIndex::erase_prefix(const SpaceRef& space,
+                                       std::span<const std::int32_t> tokens) {
+  const NodeId root = root_of(space, false);
+  if (root == kNoNode || tokens.empty()) return 0;
+  const std::vector<Step> path = walk(root, tokens, space.media);
+  if (path.empty() || path.back().end < tokens.size()) return 0;
+  const std::uint64_t before = counts_.blocks;
+  // Up to where the path was shared with others, it led only here.
+  NodeId top = path.back().node;
+  while (!nodes_[nodes_[top].parent].is_root() && nodes_[nodes_[top].parent].children == 1) {
+    top = nodes_[top].parent;
+  }
+  const NodeId above = nodes_[top].parent;
+  erase_subtree(top);
+  settle(above);
+  return before - counts_.blocks;
+}
+
+}  // namespace kvcache::prefix
