@@ -8,8 +8,9 @@ import numpy as np
 
 from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_tokens
+from kvcache._rows import Rows, as_row_dtype, empty_parts
 from kvcache.errors import InvalidArgumentError
-from kvcache.sequence import Rows, Sequence, as_row_dtype, empty_parts
+from kvcache.sequence import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

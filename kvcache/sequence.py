@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from kvcache import _core
 from kvcache._arguments import (
     Media,
@@ -16,7 +14,7 @@ from kvcache._arguments import (
     as_text,
     as_tokens,
 )
-from kvcache.enums import DType
+from kvcache._rows import Rows, as_layers, as_row_dtype, empty_parts, empty_rows
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
 from kvcache.marks import Marks
@@ -27,60 +25,13 @@ from kvcache.speculate import VerifySession
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.layouts import Layouts
-    from kvcache.plan import PagedComponent, StatePlan
+    from kvcache.plan import StatePlan
 
 __all__ = ["Sequence"]
-
-Rows = Any  # an array [tokens, heads, width]
-_ROW_DTYPES = ("float16", "float32", "bfloat16")
-# What rows of a stored element are read as when the caller does not say.
-_NATURAL_DTYPES = {
-    DType.F16: "float16",
-    DType.I8: "float16",
-    DType.BF16: "bfloat16",
-    DType.F32: "float32",
-    DType.U8: "uint8",
-    DType.U32: "uint32",
-    DType.I32: "int32",
-    DType.U64: "uint64",
-}
-
-
-def as_row_dtype(dtype: Any) -> Any:
-    if dtype is None or (isinstance(dtype, str | np.dtype) and dtype in _ROW_DTYPES):
-        return dtype
-    known = ", ".join(map(repr, _ROW_DTYPES))
-    raise InvalidArgumentError(f"dtype: expected {known}, got {dtype!r}")
-
-
-def _empty_rows(part: PagedComponent, rows: int, dtype: str | None) -> Any:
-    """Room for rows of a component, in ``dtype`` where it can be read as that."""
-    natural = _NATURAL_DTYPES[part.dtype]
-    dtype = natural if dtype is None or natural not in _ROW_DTYPES else dtype
-    shape = (rows, part.heads, part.width)
-    if dtype == "bfloat16":
-        return _core.Bfloat16Array(np.empty(shape, np.uint16))
-    return np.empty(shape, dtype)
-
-
-def empty_parts(plan: StatePlan, layer: int, count: int, dtype: Any) -> list[Any]:
-    """Room for `count` rows of each component of a layer; None for their natural types."""
-    return [_empty_rows(part, count, dtype) for part in plan.paged_components(layer)]
-
-
-def _layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]]:
-    try:
-        return [
-            (as_layer(layer), [part for part in rows if part is not None])
-            for layer, rows in layers.items()
-        ]
-    except (AttributeError, TypeError):
-        raise InvalidArgumentError(
-            f"layers: expected {{layer: (keys, values)}}, got {type(layers).__name__}"
-        ) from None
 
 
 class Sequence(Marks):
@@ -204,7 +155,7 @@ class Sequence(Marks):
                 were there before must be written again.
             InvalidArgumentError: shape, position, layers of unequal rows, or closed.
         """
-        _core.write_layers(self._core, as_count(start, "start"), _layers(layers))
+        _core.write_layers(self._core, as_count(start, "start"), as_layers(layers))
 
     def read_layers(
         self, layers: Iterable[int], start: int, stop: int, dtype: str | None = None
@@ -298,7 +249,7 @@ class Sequence(Marks):
                 f"{written} written ones"
             )
         [part] = [part for part in self._plan.streams(layer) if part.component == name]
-        records = _empty_rows(part, stop - first, dtype)
+        records = empty_rows(part, stop - first, dtype)
         self._core.read_records(layer, name, first, records)
         return records
 

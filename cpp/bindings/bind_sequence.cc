@@ -77,13 +77,31 @@ void bind_marks(py::module_& m) {
       .finalize();
 }
 
+using SequenceClass = py::class_<Sequence, py::smart_holder>;
+
+void bind_rows(SequenceClass& sequence) {
+  sequence.def("write", &write_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
+      .def("read", &read_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
+      .def("write_records", &write_records, py::arg("layer"), py::arg("name"), py::arg("first"),
+           py::arg("records"))
+      .def("read_records", &read_records, py::arg("layer"), py::arg("name"), py::arg("first"),
+           py::arg("records"))
+      .def(
+          "written_records",
+          [](const Sequence& s, std::int32_t layer, const std::string& name) {
+            return unwrap(s.written_records(layer, name));
+          },
+          py::arg("layer"), py::arg("name"), py::call_guard<ReleaseGil>());
+}
+
 }  // namespace
 
 void bind_sequence(py::module_& m) {
   bind_marks(m);
   using release_gil = py::call_guard<ReleaseGil>;
-  py::class_<Sequence, py::smart_holder>(m, "Sequence")
-      .def_property_readonly("cached_tokens", &Sequence::cached_tokens)
+  SequenceClass sequence(m, "Sequence");
+  bind_rows(sequence);
+  sequence.def_property_readonly("cached_tokens", &Sequence::cached_tokens)
       .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
       .def_property_readonly(
           "length",
@@ -100,18 +118,6 @@ void bind_sequence(py::module_& m) {
              const ReleaseGil nogil;
              unwrap(sequence.extend(span, items));
            })
-      .def("write", &write_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
-      .def("read", &read_rows, py::arg("layer"), py::arg("start"), py::arg("components"))
-      .def("write_records", &write_records, py::arg("layer"), py::arg("name"), py::arg("first"),
-           py::arg("records"))
-      .def("read_records", &read_records, py::arg("layer"), py::arg("name"), py::arg("first"),
-           py::arg("records"))
-      .def(
-          "written_records",
-          [](const Sequence& s, std::int32_t layer, const std::string& name) {
-            return unwrap(s.written_records(layer, name));
-          },
-          py::arg("layer"), py::arg("name"), release_gil())
       .def("state", &state_array, py::arg("layer"), py::arg("name"))
       .def(
           "advance", [](Sequence& s, std::uint64_t n) { unwrap(s.advance(n)); }, release_gil())
