@@ -1,14 +1,16 @@
-"""What a cache must do, in the fewest words: no pages, no sharing, no memory limit.
+"""What a cache must do, in the fewest words: no bytes and no memory limit.
 
 A stored prefix is a tuple of tokens; with it lie the rows of its last position that are still
-there, by layer, and a snapshot of the fixed-size state if one was taken. Everything else follows.
+there, by layer, and a snapshot of the fixed-size state if one was taken. Everything else follows,
+but for which pages are shared: see `model.tables`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any
+
+from model.needs import Needs
+from model.tables import Known, Row, Snapshot, State, Tables
 
 from kvcache import StatePlan
 from kvcache.errors import (
@@ -18,48 +20,15 @@ from kvcache.errors import (
     UnsupportedError,
 )
 
-Row = Any  # what was written for one layer and one position
-State = Any  # all fixed-size tensors of one sequence
-Stream = tuple[int, str]  # layer and component of pooled state
 
-
-@dataclass
-class Known:
-    """One position of a stored prefix: its rows by layer, the state after it."""
-
-    rows: dict[int, Row] = field(default_factory=dict)
-    records: dict[Stream, Row] = field(default_factory=dict)  # those that end here
-    state: State = None
-
-
-class ReferenceCache:
+class ReferenceCache(Needs):
     def __init__(self, plan: StatePlan) -> None:
-        self.block = plan.block_tokens
+        super().__init__(plan)
         self.sequences = plan.sequences
         self.fixed = bool(plan.fixed)
-        groups = [(group, group.record_tokens) for group in plan.core.groups]
-        self.windows = {p.layer: g for g, r in groups if r == 1 for p in g.components}
-        self.streams = {
-            (p.layer, plan.declarations[p.decl].component): r
-            for g, r in groups
-            if r > 1
-            for p in g.components
-        }
-        self.open_count = 0
+        self.ring_depth = plan.ring_depth
+        self.open_sequences: list[ReferenceSequence] = []
         self.index: dict[Hashable, dict[tuple[int, ...], Known]] = {}
-
-    def needed(self, layer: int, end: int) -> list[int]:
-        """Positions before `end` that the query there sees."""
-        group = self.windows[layer]
-        window = group.window
-        if window and group.chunked:
-            return [p for p in range(end) if p // window == end // window]
-        return [p for p in range(end) if not window or p < group.sinks or p > end - window]
-
-    def resumes(self, layer: int, end: int) -> set[int]:
-        """Positions without whose rows nobody goes on at `end`: whole rows of a begun block too."""
-        tail = range(end // self.block * self.block, end)
-        return {*self.needed(layer, end), *(tail if self.windows[layer].window != 1 else ())}
 
     def matched(self, space: Hashable, tokens: list[int]) -> int:
         known = self.index.get(space, {})
@@ -73,7 +42,7 @@ class ReferenceCache:
         if n == 0:
             return True
         known = self.index[space]
-        if self.fixed and known[tuple(tokens[:n])].state is None:
+        if self.fixed and known[tuple(tokens[:n])].snapshot is None:
             return False
         return all(
             layer in known[tuple(tokens[: p + 1])].rows
@@ -90,36 +59,41 @@ class ReferenceCache:
 
     def nearest_snapshot(self, space: Hashable, tokens: list[int]) -> int:
         n = self.matched(space, tokens)
-        while n and self.index[space][tuple(tokens[:n])].state is None:
+        while n and self.index[space][tuple(tokens[:n])].snapshot is None:
             n -= 1
         return n
 
     def open(
-        self, tokens: list[int], space: Hashable = "", at: int | None = None
+        self,
+        tokens: list[int],
+        space: Hashable = "",
+        at: int | None = None,
+        pages: list[list[int]] | None = None,
     ) -> ReferenceSequence:
-        """Start at the longest hit, or at `at` where a cache with less memory got to."""
+        """Start at the longest hit, or at `at` where a cache with less memory got to.
+
+        `pages`: the block tables it starts with. They must be of pages published for this prefix.
+        """
         if not tokens:
             raise InvalidArgumentError("no tokens")
-        if self.open_count >= self.sequences:
+        if len(self.open_sequences) >= self.sequences:
             raise OutOfCapacityError("too many open")
         matched = self.matched(space, tokens)
         n = self.hit(space, tokens) if at is None else at
         assert n <= matched
         assert self.can_hit(space, tokens, n)
         sequence = ReferenceSequence(self, space, list(tokens))
-        for p in range(n):
-            for layer, row in self.index[space][tuple(tokens[: p + 1])].rows.items():
+        path = [self.index[space][tuple(tokens[:p])] for p in range(1, n + 1)]
+        for p, known in enumerate(path):
+            for layer, row in known.rows.items():
                 sequence.rows[layer][p] = row
-        if n and self.fixed:
-            sequence.state = self.index[space][tuple(tokens[:n])].state
+        if path and path[-1].snapshot:
+            sequence.state = path[-1].snapshot.state
         sequence.cached_tokens, sequence.matched_tokens, sequence.length = n, matched, n
         sequence.written = dict.fromkeys(self.windows, n)
-        for stream, r in self.streams.items():
-            ends = range(r, n + 1, r)
-            known = [self.index[space][tuple(tokens[:end])].records[stream] for end in ends]
-            sequence.records[stream] = known
         sequence.trim()
-        self.open_count += 1
+        sequence.tables.adopt([known.pages for known in path], pages or [])
+        self.open_sequences.append(sequence)
         return sequence
 
     def stored(self) -> list[Known]:
@@ -135,30 +109,37 @@ class ReferenceSequence:
         self.cached_tokens = self.matched_tokens = self.length = 0
         self.rows: dict[int, dict[int, Row]] = {layer: {} for layer in cache.windows}
         self.written: dict[int, int] = dict.fromkeys(cache.windows, 0)
-        self.records: dict[Stream, list[Row]] = {stream: [] for stream in cache.streams}
         self.state: State = None  # None: zeros
-        self.snapshots: dict[int, State] = {}  # not published yet
+        self.snapshots: dict[int, Snapshot] = {}  # not published yet
+        self.ring: list[tuple[int, int, State]] = []  # (position, ring slot, state)
+        self.ring_cursor = 0
+        self.drafts: list[int] | None = None  # of an open verify session
+        self.tables = Tables(cache)
         self.is_open = True
 
     def _check_open(self) -> None:
         if not self.is_open:
             raise InvalidArgumentError("closed")
 
+    def _check_idle(self) -> None:
+        self._check_open()
+        if self.drafts is not None:
+            raise InvalidArgumentError("a verify session is open")
+
     def trim(self) -> None:
         """Blocks that lie wholly before a window are let go."""
         for layer, rows in self.rows.items():
-            blocks = {p // self.cache.block for p in self.cache.needed(layer, self.length)}
-            sinks = range(self.cache.windows[layer].sinks)
-            blocks |= {p // self.cache.block for p in (*sinks, self.length)}
+            blocks = self.cache.kept_blocks(layer, self.length)
             for p in [p for p in rows if p // self.cache.block not in blocks and p < self.length]:
                 del rows[p]
+        self.tables.trim(self.length)
 
     def extend(self, tokens: list[int]) -> None:
-        self._check_open()
+        self._check_idle()
         self.tokens += tokens
 
     def write(self, layer: int, start: int, rows: list[Row]) -> None:
-        self._check_open()
+        self._check_idle()
         if layer not in self.rows:
             raise InvalidArgumentError("no such layer")
         if not self.length <= start <= self.written[layer]:
@@ -167,22 +148,11 @@ class ReferenceSequence:
             raise InvalidArgumentError("tokens not known")
         if rows:
             self.trim()
+            groups = [g for g, layers in enumerate(self.cache.groups) if layer in layers]
+            self.tables.own(groups, start, start + len(rows))
         for i, row in enumerate(rows):
             self.rows[layer][start + i] = row
         self.written[layer] = max(self.written[layer], start + len(rows))
-
-    def write_records(self, stream: Stream, first: int, rows: list[Row]) -> None:
-        self._check_open()
-        if stream not in self.records:
-            raise NotFoundError("no such stream")
-        r, known = self.cache.streams[stream], self.records[stream]
-        if not self.length // r <= first <= len(known):
-            raise InvalidArgumentError("not at the end of what is written")
-        if first + len(rows) > len(self.tokens) // r:
-            raise InvalidArgumentError("tokens not known")
-        if rows:
-            self.trim()
-        known[first : first + len(rows)] = rows
 
     def read(self, layer: int, start: int, stop: int) -> list[Row]:
         self._check_open()
@@ -192,80 +162,132 @@ class ReferenceSequence:
             raise NotFoundError("left the window")
         return [self.rows[layer][p] for p in range(start, stop)]
 
+    def view(self, layer: int, start: int, stop: int) -> list[Row]:
+        rows = self.read(layer, start, stop)
+        self.tables.seen(stop)
+        return rows
+
     def advance(self, positions: int) -> None:
-        self._check_open()
+        self._check_idle()
         target = self.length + positions
         if target > len(self.tokens) or any(w < target for w in self.written.values()):
             raise InvalidArgumentError("tokens or rows missing")
-        if any(len(known) < target // self.cache.streams[s] for s, known in self.records.items()):
-            raise InvalidArgumentError("records missing")
         self.length = target
 
     def snapshot(self) -> int:
-        self._check_open()
+        self._check_idle()
         if self.cache.fixed and self.length:
-            self.snapshots[self.length] = self.state
+            self.snapshots[self.length] = Snapshot(self.state)
+        return self.length
+
+    def record(self) -> int:
+        self._check_idle()
+        if self.cache.fixed:
+            if not self.cache.ring_depth:
+                raise UnsupportedError("no ring")
+            self.ring = [entry for entry in self.ring if entry[1] != self.ring_cursor]
+            self.ring.append((self.length, self.ring_cursor, self.state))
+            self.ring_cursor = (self.ring_cursor + 1) % self.cache.ring_depth
         return self.length
 
     def publish(self) -> None:
-        self._check_open()
+        self._check_idle()
         known = self.cache.index.setdefault(self.space, {})
         for p in range(self.length):
             here = known.setdefault(tuple(self.tokens[: p + 1]), Known())
             for layer, rows in self.rows.items():
                 if p in rows:
                     here.rows.setdefault(layer, rows[p])
-        for stream, r in self.cache.streams.items():
-            for j in range(self.length // r):
-                here = known[tuple(self.tokens[: (j + 1) * r])]
-                here.records.setdefault(stream, self.records[stream][j])
-        for position, state in self.snapshots.items():
+            self.tables.publish(p, here.pages)
+        for position, snapshot in self.snapshots.items():
             here = known[tuple(self.tokens[:position])]
-            if here.state is None:
-                here.state = state
+            here.snapshot = here.snapshot or snapshot
         self.snapshots.clear()
+        self.tables.seen(self.length)
 
     def fork(self) -> ReferenceSequence:
-        self._check_open()
-        if self.cache.open_count >= self.cache.sequences:
+        self._check_idle()
+        if len(self.cache.open_sequences) >= self.cache.sequences:
             raise OutOfCapacityError("too many open")
         child = ReferenceSequence(self.cache, self.space, list(self.tokens))
         child.cached_tokens, child.matched_tokens = self.cached_tokens, self.matched_tokens
         child.state, child.snapshots = self.state, dict(self.snapshots)
         child.rows = {layer: dict(rows) for layer, rows in self.rows.items()}
         child.written = dict(self.written)
-        child.records = {stream: list(known) for stream, known in self.records.items()}
         child.length = self.length
+        child.tables = self.tables.fork(self.length)
         child._cut(self.length)
-        self.cache.open_count += 1
+        self.cache.open_sequences.append(child)
         return child
 
     def _cut(self, position: int) -> None:
         for layer, rows in self.rows.items():
             self.written[layer] = min(self.written[layer], position)
             self.rows[layer] = {p: row for p, row in rows.items() if p < position}
-        for stream, known in self.records.items():
-            del known[position // self.cache.streams[stream] :]
 
-    def truncate(self, position: int) -> None:
-        self._check_open()
+    def _check_truncate(self, position: int) -> None:
+        self._check_idle()
         if not 0 <= position <= self.length:
             raise InvalidArgumentError("beyond the length")
         for layer, rows in self.rows.items():
             if any(p not in rows for p in self.cache.resumes(layer, position)):
                 raise UnsupportedError("a window has passed")
+
+    def truncate(self, position: int) -> None:
+        self._check_truncate(position)
         if self.cache.fixed and position != self.length:
             known = self.cache.index.get(self.space, {}).get(tuple(self.tokens[:position]), Known())
-            state = self.snapshots.get(position, known.state)
-            if position and state is None:
+            snapshot = self.snapshots.get(position, known.snapshot)
+            if position and snapshot is None:
                 raise UnsupportedError("no snapshot")
-            self.state = state
+            self.state = snapshot.state if snapshot else None
+        self._forget_from(position)
+
+    def rollback(self, position: int) -> None:
+        self._check_truncate(position)
+        if self.cache.fixed:
+            states = [state for at, _, state in self.ring if at == position]
+            if not states:
+                raise UnsupportedError("not recorded")
+            self.state = states[-1]
+        self._forget_from(position)
+
+    def _forget_from(self, position: int) -> None:
         self.length = position
         self._cut(position)
+        self.tables.truncate(position)
         del self.tokens[position:]
         self.snapshots = {p: s for p, s in self.snapshots.items() if p <= position}
+        self.ring = [entry for entry in self.ring if entry[0] <= position]
+        self.ring_cursor = (self.ring[-1][1] + 1) % self.cache.ring_depth if self.ring else 0
+
+    def begin_verify(self, drafts: list[int]) -> None:
+        self._check_idle()
+        ready = all(w == self.length for w in self.written.values())
+        if len(self.tokens) != self.length + 1 or not ready:
+            raise InvalidArgumentError("not exactly one token waits")
+        self.drafts = drafts
+        everything = range(len(self.cache.groups))
+        self.tables.own(everything, self.length, self.length + 1 + len(drafts))
+
+    def commit(self, rows: dict[int, list[Row]], states: list[State], accepted: int) -> int:
+        """The first `accepted` of the rows that were written, by layer, and of the states."""
+        assert self.drafts is not None
+        for layer, written in rows.items():
+            self.rows[layer].update(enumerate(written[:accepted], self.length))
+            self.written[layer] = self.length + accepted
+        self.tokens += self.drafts[: accepted - 1]
+        self.trim()
+        self.length += accepted
+        self.state = states[accepted - 1] if states else None
+        self.drop_verify()
+        return self.length
+
+    def drop_verify(self) -> None:
+        self.drafts = None
+        self.tables.cut(self.length)
 
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
-            self.cache.open_count -= 1
+            self.cache.open_sequences.remove(self)
