@@ -137,6 +137,12 @@ class Pair:
         self.driver, self.real, self.twin = driver, real, twin
         self.stale: set[tuple[int, int]] = set()  # (layer, position) written with wrong rows
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that is known has run, and nothing is written beyond it."""
+        done = len(self.twin.tokens) == self.twin.length
+        return done and all(n == self.twin.length for n in self.twin.written.values())
+
     def content(
         self, layer: int, position: int, draft: int = 0, tokens: list[int] | None = None
     ) -> list[np.ndarray]:
@@ -495,3 +501,10 @@ class Driver:
         stats = self.cache.stats()
         assert (stats.used_bytes, stats.pages, stats.slots, stats.snapshots) == (0, 0, 0, 0)
         assert (stats.indexed_blocks, stats.indexed_tokens, stats.indexed_snapshots) == (0, 0, 0)
+        self.check_all_memory_is_free()
+
+    def check_all_memory_is_free(self) -> None:
+        """The least budget there is will do, and what was taken beyond it is given back."""
+        least = self.plan.sequence_bytes(1)
+        self.cache.resize(least)
+        assert self.cache.stats().committed_bytes <= least

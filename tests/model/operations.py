@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from model.driver import INTEGERS, Driver, Pair, outcome, values
 
-from kvcache import Cache
-from kvcache.errors import InvalidArgumentError
+from kvcache import Batch, Cache
+from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -151,6 +151,66 @@ def save_and_load(driver: Driver, draw: Draw) -> None:
     assert other.stats().used_bytes == 0
 
 
+@on_cache(0.3)
+def resize(driver: Driver, draw: Draw) -> None:
+    """Another budget; what is open stays, and with room for all nothing is evicted."""
+    memory = driver.plan.memory_bytes * draw.pick([2, 3, 4]) // 4
+    before = driver.cache.stats()
+    _, refused = outcome(lambda: driver.cache.resize(memory))
+    assert refused is None or (isinstance(refused, OutOfCapacityError) and not driver.exact)
+    budget = driver.cache.stats().budget_bytes
+    assert budget == (before.budget_bytes if refused else memory)
+
+
+@on_cache(3)
+def decode_batch(driver: Driver, draw: Draw) -> None:
+    """The next tokens of several sequences, some of which have none, by the calls of a batch."""
+    ready = [pair for pair in driver.pairs if pair.is_ready]
+    chosen = [pair for pair in ready if draw.integer(0, 3)]
+    if not chosen:
+        return
+    batch = Batch([pair.real for pair in chosen])
+    tokens = [some_tokens(draw, 2) for _ in chosen]
+    counts = [len(new) for new in tokens]
+    starts = [pair.twin.length for pair in chosen]
+    work = list(zip(chosen, tokens, starts, strict=True))
+    driver.both(
+        lambda: batch.extend([token for new in tokens for token in new], counts),
+        lambda: [pair.twin.extend(new) for pair, new, _ in work],
+    )
+    for layer in driver.reference.windows:
+        rows = [
+            [pair.content(layer, start + i) for i in range(len(new))] for pair, new, start in work
+        ]
+        arrays = driver.arrays(layer, [row for each in rows for row in each])
+        sent = driver.both(
+            lambda layer=layer, arrays=arrays: batch.write(layer, *arrays, counts=counts),
+            lambda layer=layer, rows=rows: [
+                pair.twin.write(layer, start, each, trims=False)
+                for (pair, _, start), each in zip(work, rows, strict=True)
+            ],
+        )
+        if sent is None:
+            return
+        for pair in chosen:
+            for group in range(len(driver.plan.groups)):
+                pair.twin.let_go(group, pair.real.block_table(group).tolist())
+    driver.both(
+        lambda: batch.advance(counts),
+        lambda: [pair.twin.advance(len(new)) for pair, new, _ in work],
+    )
+    assert batch.lengths.tolist() == [pair.twin.length for pair in chosen]
+    for pair, new, _ in work:
+        if new:
+            driver.set_state(pair)
+        driver.check(pair)
+    for group in range(len(driver.plan.groups)):
+        shown = batch.block_table(group)
+        for row, pair in zip(shown.tolist(), chosen, strict=True):
+            table = pair.real.block_table(group).tolist()
+            assert row == table + [-1] * (len(row) - len(table))
+
+
 # ---- On one sequence ------------------------------------------------------------------------
 
 
@@ -219,6 +279,15 @@ def snapshot(driver: Driver, pair: Pair, draw: Draw) -> None:
 @on_sequence(3)
 def publish(driver: Driver, pair: Pair, draw: Draw) -> None:
     driver.publish(pair)
+
+
+@on_sequence(0.3)
+def shift(driver: Driver, pair: Pair, draw: Draw) -> None:
+    """No shape here keeps keys before rotation, so nothing may be dropped from the middle."""
+    keep, drop = draw.integer(0, pair.twin.length + 1), draw.integer(1, 5)
+    _, refused = outcome(lambda: pair.real.shift(keep, drop))
+    assert isinstance(refused, InvalidArgumentError | UnsupportedError)
+    driver.check(pair)
 
 
 @on_sequence(2)

@@ -13,12 +13,7 @@ from model.needs import Needs
 from model.tables import Known, Row, Snapshot, State, Tables
 
 from kvcache import StatePlan
-from kvcache.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfCapacityError,
-    UnsupportedError,
-)
+from kvcache.errors import InvalidArgumentError, NotFoundError, OutOfCapacityError, UnsupportedError
 
 
 class ReferenceCache(Needs):
@@ -134,11 +129,22 @@ class ReferenceSequence:
                 del rows[p]
         self.tables.trim(self.length)
 
+    def let_go(self, group: int, numbers: list[int]) -> None:
+        """Follows a call that trims windows only when it needs pages."""
+        for block, number in enumerate(numbers):
+            if number >= 0 or self.tables.pages[group][block] is None:
+                continue
+            self.tables.pages[group][block] = None
+            for layer in self.cache.groups[group]:
+                assert block not in self.cache.kept_blocks(layer, self.length)
+                rows = self.rows[layer]
+                self.rows[layer] = {p: r for p, r in rows.items() if p // self.cache.block != block}
+
     def extend(self, tokens: list[int]) -> None:
         self._check_idle()
         self.tokens += tokens
 
-    def write(self, layer: int, start: int, rows: list[Row]) -> None:
+    def write(self, layer: int, start: int, rows: list[Row], *, trims: bool = True) -> None:
         self._check_idle()
         if layer not in self.rows:
             raise InvalidArgumentError("no such layer")
@@ -147,7 +153,8 @@ class ReferenceSequence:
         if start + len(rows) > len(self.tokens):
             raise InvalidArgumentError("tokens not known")
         if rows:
-            self.trim()
+            if trims:
+                self.trim()
             groups = [g for g, layers in enumerate(self.cache.groups) if layer in layers]
             self.tables.own(groups, start, start + len(rows))
         for i, row in enumerate(rows):
