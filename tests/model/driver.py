@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from model.reference import ReferenceCache, ReferenceSequence
-from model.tables import Page, Tables
+from model.reference import ReferenceCache
+from model.reference_sequence import ReferenceSequence
+from model.tables import FORMATS, Page, Tables
 from support.declarations import paged, recurrent
 
 from kvcache import Cache, Sequence, StateDecl, StatePlan, _core
@@ -47,6 +48,14 @@ SHAPES: dict[str, list[StateDecl]] = {
     "sinks": attention(0, window=5, sinks=2),
     "sinks in two blocks": [*attention(0, window=3, sinks=5, int8=True), *LINEAR],
     "window 1 and sinks": [*attention(0, window=1, sinks=3), *attention(1, window=7)],
+    "pooled": [
+        *attention(0, window=6),
+        paged(0, "state.pooling.0.pooled", 1, 8, record_tokens=4),
+        recurrent(0, "state.pooling.0.pending_values", 3, 8),
+        paged(1, "state.pooling.0.pooled", 1, 4, record_tokens=2, int8=True),
+        paged(1, "state.pooling.1.pooled", 1, 4, record_tokens=2, int8=True),
+    ],
+    "pooled alone": [paged(0, "state.pooling.0.pooled", 2, 4, record_tokens=2), *attention(1)],
     "latent": [
         paged(0, "attention.latent", 1, 12),
         paged(0, "attention.rotary_keys", 1, 4),
@@ -158,6 +167,18 @@ class Pair:
             row[:, 0] = 127  # the largest, so that the scale of an INT8 row is 1
             rows.append(row)
         return rows
+
+    def record(
+        self, stream: tuple[int, str], index: int, tokens: list[int] | None = None
+    ) -> np.ndarray:
+        """One record of pooled state, ``[heads, width]``."""
+        layer, name = stream
+        [part] = [part for part in self.driver.plan.streams(layer) if part.component == name]
+        prefix = tuple((tokens or self.twin.tokens)[: (index + 1) * part.record_tokens])
+        codes = np.frombuffer(digest(self.twin.space, prefix, layer, name), np.int8)
+        row = np.resize(np.maximum(codes, -127).astype(np.float16), (part.heads, part.width))
+        row[:, 0] = 127
+        return row
 
     def state_content(self, prefix_tokens: list[int]) -> dict[tuple[int, str], np.ndarray]:
         """Every tensor of the state after these tokens."""
@@ -284,8 +305,26 @@ class Driver:
             start = min([missing, *stale])
             if not self.write(pair, layer, start, max(0, length + count - start)):
                 return False
+        for stream, (_, r) in self.reference.streams.items():
+            first = len(pair.twin.records[stream])
+            if not self.write_records(pair, stream, first, (length + count) // r - first):
+                return False
         self.advance(pair, count)
         return True
+
+    def record_array(self, stream: tuple[int, str], rows: list[np.ndarray]) -> np.ndarray:
+        layer, name = stream
+        [part] = [part for part in self.plan.streams(layer) if part.component == name]
+        return np.array(rows, np.float16).reshape(len(rows), part.heads, part.width)
+
+    def write_records(self, pair: Pair, stream: tuple[int, str], first: int, count: int) -> bool:
+        rows = [pair.record(stream, first + i) for i in range(count)]
+        array = self.record_array(stream, rows)
+        done = self.both(
+            lambda: pair.real.write_records(*stream, first, array),
+            lambda: pair.twin.write_records(stream, first, rows),
+        )
+        return done is not None
 
     def advance(self, pair: Pair, count: int) -> None:
         """Completes positions whose rows are all there and right, and refuses others."""
@@ -323,8 +362,9 @@ class Driver:
     def truncate(self, pair: Pair, position: int) -> None:
         self.forget(pair, pair.real.truncate, pair.twin.truncate, position)
 
-    def snapshot(self, pair: Pair) -> None:
-        done = self.both(pair.real.snapshot, pair.twin.snapshot)
+    def snapshot(self, pair: Pair, kept: str = "exact") -> None:
+        """Of a format that keeps the state of every shape exactly, which consists of bytes."""
+        done = self.both(lambda: pair.real.snapshot(kept), lambda: pair.twin.snapshot(kept))
         assert done is None or done[0] == done[1]
 
     def publish(self, pair: Pair) -> None:
@@ -436,9 +476,11 @@ class Driver:
             pages += len(live)
             page_bytes += len(live) * shape.page_bytes
         stats = self.cache.stats()
-        states = stats.slots + stats.snapshots + stats.ring_snapshots
+        exact = stats.slots + stats.snapshots - stats.lossy_snapshots + stats.ring_snapshots
+        sizes = [self.plan.snapshot_bytes(kept) for kept in FORMATS[1:]]
+        lossy = stats.used_bytes - page_bytes - exact * self.plan.slot_bytes
         assert stats.pages == pages
-        assert stats.used_bytes == page_bytes + states * self.plan.slot_bytes
+        assert min(sizes) * stats.lossy_snapshots <= lossy <= max(sizes) * stats.lossy_snapshots
 
     def check(self, pair: Pair) -> None:
         """Everything a sequence can show, to the byte."""
@@ -450,6 +492,10 @@ class Driver:
             start = group.live_start(twin.length)
             self.read(pair, layer, start, twin.written[layer])
             self.read(pair, layer, 0, group.sink_end(twin.length))
+        for stream, known in twin.records.items():
+            assert real.written_records(*stream) == len(known)
+            got = real.read_records(*stream, 0, len(known))
+            assert np.array_equal(got, np.reshape(known, got.shape))
         for part in self.plan.fixed:
             array = real.state(part.layer, part.name)
             want = 0 if twin.state is None else twin.state[part.layer, part.name]
@@ -475,7 +521,8 @@ class Driver:
 
     def check_ledger(self) -> None:
         stats = self.cache.stats()
-        assert stats.used_bytes <= stats.committed_bytes <= stats.peak_bytes <= stats.budget_bytes
+        assert stats.used_bytes <= stats.committed_bytes
+        assert stats.committed_bytes <= min(stats.peak_bytes, stats.budget_bytes)
         assert stats.open_sequences == len(self.reference.open_sequences) == len(self.pairs)
         assert stats.slots == (len(self.pairs) if self.reference.fixed else 0)
         assert stats.ring_snapshots == sum(len(pair.twin.ring) for pair in self.pairs)
@@ -486,6 +533,8 @@ class Driver:
             assert stats.indexed_tokens == len(stored)
             assert stats.indexed_snapshots == len(indexed)
             assert stats.snapshots == len(indexed | unpublished)
+            lossy = [s for s in indexed | unpublished if s.kept != "exact"]
+            assert stats.lossy_snapshots == len(lossy)
             assert stats.evicted_blocks == stats.evicted_snapshots == 0
 
     def finish(self) -> None:

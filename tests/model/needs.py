@@ -8,8 +8,17 @@ from kvcache import StatePlan
 class Needs:
     def __init__(self, plan: StatePlan) -> None:
         self.block = plan.block_tokens
-        self.windows = {p.layer: g for g in plan.core.groups for p in g.components}
-        self.groups = [[p.layer for p in g.components] for g in plan.core.groups]
+        groups = plan.core.groups
+        self.pooling = [group.record_tokens for group in groups]  # positions of one record
+        self.windows = {p.layer: g for g in groups if g.record_tokens == 1 for p in g.components}
+        self.streams = {
+            (p.layer, plan.declarations[p.decl].component): (number, g.record_tokens)
+            for number, g in enumerate(groups)
+            if g.record_tokens > 1
+            for p in g.components
+        }  # pooled state: its group, and positions of one record
+        #: Layers of each group whose rows are by position; a group of records has none.
+        self.groups = [[p.layer for p in g.components if g.record_tokens == 1] for g in groups]
 
     def needed(self, layer: int, end: int) -> list[int]:
         """Positions before `end` that the query there sees."""

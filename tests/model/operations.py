@@ -167,8 +167,8 @@ def decode_batch(driver: Driver, draw: Draw) -> None:
     """The next tokens of several sequences, some of which have none, by the calls of a batch."""
     ready = [pair for pair in driver.pairs if pair.is_ready]
     chosen = [pair for pair in ready if draw.integer(0, 3)]
-    if not chosen:
-        return
+    if not chosen or driver.reference.streams:
+        return  # there is no batch of records
     batch = Batch([pair.real for pair in chosen])
     tokens = [some_tokens(draw, 2) for _ in chosen]
     counts = [len(new) for new in tokens]
@@ -273,7 +273,9 @@ def transfer(driver: Driver, pair: Pair, draw: Draw) -> None:
 
 @on_sequence(3)
 def snapshot(driver: Driver, pair: Pair, draw: Draw) -> None:
-    driver.snapshot(pair)
+    # INT8 keeps rows below 16 elements as they are; one shape has longer ones.
+    short = driver.plan.slot_bytes < 4096
+    driver.snapshot(pair, draw.pick(["exact", "exact", "f16", "int8" if short else "f16"]))
 
 
 @on_sequence(3)
@@ -359,12 +361,18 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
     for row, state in enumerate(states):
         for (layer, name), value in state.items():
             session.state(row, layer, name)[...] = value
+    records = {
+        stream: [pair.record(stream, j, tokens) for j in range(start // r, len(tokens) // r)]
+        for stream, (_, r) in driver.reference.streams.items()
+    }
+    for stream, new in records.items():
+        session.write_records(*stream, driver.record_array(stream, new))
     _, refused = outcome(pair.real.publish)
     assert isinstance(refused, InvalidArgumentError)
     end = draw.pick(["commit", "commit", "rollback", "close"])
     if end == "commit":
         accepted = draw.integer(1, session.rows)
-        assert session.commit(accepted) == twin.commit(rows, states, accepted)
+        assert session.commit(accepted) == twin.commit(rows, records, states, accepted)
     elif end == "rollback":
         session.rollback()
         twin.drop_verify()

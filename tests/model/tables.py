@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Known", "Page", "Row", "Snapshot", "State", "Tables"]
+__all__ = ["FORMATS", "Known", "Page", "Row", "Snapshot", "State", "Stream", "Tables"]
 
 Row = Any  # what was written for one layer and one position
 State = Any  # all fixed-size tensors of one sequence
+Stream = tuple[int, str]  # layer and component of pooled state
+FORMATS = ("exact", "f16", "int8")  # of snapshots, the most precise first
 
 
 class Page:
@@ -25,9 +27,13 @@ class Page:
 
 @dataclass(eq=False)
 class Snapshot:
-    """One copy of the fixed-size state."""
+    """One copy of the fixed-size state; what it loses in its format is none of our bytes."""
 
     state: State
+    kept: str = "exact"
+
+    def gives_way(self, other: Snapshot) -> bool:
+        return FORMATS.index(other.kept) < FORMATS.index(self.kept)
 
 
 @dataclass
@@ -35,6 +41,7 @@ class Known:
     """One position of a stored prefix: its rows by layer, their pages, the state after it."""
 
     rows: dict[int, Row] = field(default_factory=dict)
+    records: dict[Stream, Row] = field(default_factory=dict)  # those that end here
     pages: dict[int, list[Page]] = field(default_factory=dict)  # by group; what may hold the rows
     snapshot: Snapshot | None = None
 
@@ -52,27 +59,35 @@ class Tables:
         """Starts with these numbers, of pages that were published for each position, by group."""
         self.seen_until = len(known)
         for group, numbers in enumerate(tables):
-            layer = self.cache.groups[group][0]
-            kept = self.cache.kept_blocks(layer, len(known))
+            layers, pool = self.cache.groups[group], self.cache.pooling[group]
+            # Pooled state keeps every block that has a record.
+            kept = {*range(-(-(len(known) // pool * pool) // self.cache.block))}
+            if layers:
+                kept = self.cache.kept_blocks(layers[0], len(known))
             for block, number in enumerate(numbers):
                 at = min(len(known), (block + 1) * self.cache.block) - 1
                 # Earlier pages of the number were evicted, and it was given out again.
                 found = [page for page in known[at].get(group, []) if page.number == number]
                 self.pages[group].append(found[-1] if found else None)
                 assert bool(found) == (number >= 0), "of another prefix"
-                assert found or block not in kept or self.cache.windows[layer].window == 1
+                never_read = layers and self.cache.windows[layers[0]].window == 1
+                assert found or block not in kept or never_read
 
     def publish(self, position: int, known: dict[int, list[Page]]) -> None:
         for group, table in enumerate(self.pages):
-            page = table[position // self.cache.block]
+            block = position // self.cache.block
+            page = table[block] if block < len(table) else None
             if page is not None and page not in known.setdefault(group, []):
                 known[group].append(page)
 
     def own(self, groups: Iterable[int], start: int, stop: int) -> None:
         """Writing in [start, stop) takes a fresh page for each block that is not owned."""
         for group in groups:
-            table = self.pages[group]
-            for block in range(start // self.cache.block, -(-stop // self.cache.block)):
+            table, pool = self.pages[group], self.cache.pooling[group]
+            first, last = start // pool * pool, stop // pool * pool
+            if first == last:
+                continue  # no record is complete then
+            for block in range(first // self.cache.block, -(-last // self.cache.block)):
                 if block == len(table):
                     table.append(None)
                 if table[block] not in self.owned:
@@ -81,8 +96,8 @@ class Tables:
 
     def trim(self, length: int) -> None:
         for layers, table in zip(self.cache.groups, self.pages, strict=True):
-            keep = self.cache.kept_blocks(layers[0], length)
-            for block in range(len(table)):
+            keep = self.cache.kept_blocks(layers[0], length) if layers else set()
+            for block in range(len(table) if layers else 0):
                 if block not in keep and block * self.cache.block < length:
                     table[block] = None
 
@@ -98,7 +113,7 @@ class Tables:
         self.cut(position)
         if position < self.seen_until and position % self.cache.block:
             for table in self.pages:
-                self.owned.discard(table[-1] if table else None)  # type: ignore[arg-type]
+                self.owned -= {*table[position // self.cache.block :]}
         self.seen_until = min(self.seen_until, position)
 
     def fork(self, length: int) -> Tables:
