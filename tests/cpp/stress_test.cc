@@ -216,8 +216,9 @@ class Worker {
   void inspect() {
     const CacheStats stats = cache_.stats();
     expect(stats.used_bytes <= stats.committed_bytes && stats.committed_bytes <= stats.peak_bytes &&
-               stats.peak_bytes <= stats.budget_bytes,
+               stats.committed_bytes <= stats.budget_bytes,
            "the ledger");
+    if (below(4) == 0) went_well(cache_.resize((32 + 8 * below(5)) << 20), "resize");
     const Tokens tokens = prompt();
     const Explanation said = cache_.explain(tokens, space());
     expect(said.cached_tokens <= said.matched_tokens && said.matched_tokens <= tokens.size(),

@@ -95,7 +95,7 @@ CALLS: dict[type, dict[str, Call]] = {
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
     Cache: {"plan", "policy"},
-    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan"},
+    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan", "snapshot_errors"},
     Batch: {"sequences"},
     PagePool: {
         "for_group",
