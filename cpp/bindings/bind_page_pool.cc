@@ -29,6 +29,7 @@ std::int32_t as_id(const py::int_& value) {
 }
 
 Ids allocate_many(PagePool& pool, std::uint64_t count) {
+  unwrap(pool.allocate_many({}));  // in a child of fork() the reason is not that there are 0
   // An array of that many must not be made before it is known that they are there.
   if (count > pool.blocks()) {
     unwrap(Status::out_of_capacity("allocate_many: asked ", count, " blocks, the pool has ",

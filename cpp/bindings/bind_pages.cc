@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <tuple>
+
 #include "arrays.h"
 #include "kvcache/cache.h"
 #include "release_gil.h"
@@ -89,6 +91,16 @@ py::tuple page_memory(const Cache& cache, std::int32_t layer, const std::string&
       scales_array(part, shape, {stride, scale_bytes(part)}, memory.scales, memory.owner));
 }
 
+std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint32_t>> page_refs(const Cache& cache,
+                                                                              std::size_t group) {
+  std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint32_t>> live;
+  const ReleaseGil nogil;
+  for (const auto& [page, refs, indexed] : unwrap(cache.page_refs(group))) {
+    live.emplace_back(page, refs, indexed);
+  }
+  return live;
+}
+
 py::object block_table(const Sequence& sequence, std::size_t group) {
   auto pages = [&] {
     const ReleaseGil nogil;
@@ -105,5 +117,6 @@ void bind_pages(py::module_& m) {
   m.def("page_views", &page_views, py::arg("sequence"), py::arg("layer"), py::arg("start"),
         py::arg("stop"));
   m.def("page_memory", &page_memory, py::arg("cache"), py::arg("layer"), py::arg("component"));
+  m.def("page_refs", &page_refs, py::arg("cache"), py::arg("group"));
   m.def("block_table", &block_table, py::arg("sequence"), py::arg("group"));
 }

@@ -8,14 +8,18 @@ The values are such that every storage format keeps them exactly.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from model.reference import ReferenceCache, ReferenceSequence
+from model.reference import ReferenceCache
+from model.reference_sequence import ReferenceSequence
+from model.tables import FORMATS, Page, Tables
 from support.declarations import paged, recurrent
 
-from kvcache import Cache, Sequence, StateDecl, StatePlan
+from kvcache import Cache, Sequence, StateDecl, StatePlan, _core
 from kvcache.enums import DType
 from kvcache.errors import KVCacheError, OutOfCapacityError, UnsupportedError
 
@@ -96,12 +100,18 @@ INTEGERS = {DType.I32: "int32", DType.U32: "uint32", DType.U64: "uint64", DType.
 #: Enough for everything, where every answer must be exact; and too little, in two ways.
 AMPLE: dict[str, Any] = {"memory": "64MiB"}
 FEW_BYTES: dict[str, Any] = {"memory": "400KiB"}  # for the large shape; others need less
-FEW_BLOCKS: dict[str, Any] = {"memory": "64MiB", "capacity_blocks": 9}
+FEW_BLOCKS: dict[str, Any] = {"memory": "64MiB", "capacity_blocks": 13}
 
 
 def make_driver(shape: str, memory: dict[str, Any], sequences: int = 6) -> Driver:
     blocks = memory.get("capacity_blocks", 0)
-    plan = StatePlan(SHAPES[shape], memory=memory["memory"], block_tokens=4, sequences=sequences)
+    plan = StatePlan(
+        SHAPES[shape],
+        memory=memory["memory"],
+        block_tokens=4,
+        sequences=sequences,
+        ring_depth=3,
+    )
     return Driver(plan, exact=memory is AMPLE, capacity_blocks=blocks)
 
 
@@ -116,6 +126,19 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, KVCacheError | None]:
         return None, error
 
 
+def values(rows: Any, at: Any = slice(None)) -> np.ndarray:
+    """Rows as numbers, whatever their element, of the indexes `at`."""
+    if isinstance(rows, _core.Bfloat16Array):
+        return (rows.bits[at].astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(rows)[at]
+
+
+def to_engine(rows: np.ndarray, layout: str) -> np.ndarray:
+    """Rows ``[tokens, heads, dim]`` with the axes of a layout."""
+    words = ["tokens", "heads", "dim"]
+    return np.ascontiguousarray(rows.transpose([words.index(word) for word in layout.split()]))
+
+
 class Pair:
     """One sequence of the cache and its twin of the reference."""
 
@@ -123,9 +146,17 @@ class Pair:
         self.driver, self.real, self.twin = driver, real, twin
         self.stale: set[tuple[int, int]] = set()  # (layer, position) written with wrong rows
 
-    def content(self, layer: int, position: int, draft: int = 0) -> list[np.ndarray]:
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that is known has run, and nothing is written beyond it."""
+        done = len(self.twin.tokens) == self.twin.length
+        return done and all(n == self.twin.length for n in self.twin.written.values())
+
+    def content(
+        self, layer: int, position: int, draft: int = 0, tokens: list[int] | None = None
+    ) -> list[np.ndarray]:
         """The rows of one position, one array ``[heads, width]`` for each component."""
-        prefix = tuple(self.twin.tokens[: position + 1])
+        prefix = tuple((tokens or self.twin.tokens)[: position + 1])
         rows = []
         for part in self.driver.plan.paged_components(layer):
             seed = digest(self.twin.space, prefix, layer, part.component, draft)
@@ -137,23 +168,34 @@ class Pair:
             rows.append(row)
         return rows
 
-    def record(self, stream: tuple[int, str], index: int) -> np.ndarray:
-        """One record of pooled state, `[heads, width]`."""
+    def record(
+        self, stream: tuple[int, str], index: int, tokens: list[int] | None = None
+    ) -> np.ndarray:
+        """One record of pooled state, ``[heads, width]``."""
         layer, name = stream
         [part] = [part for part in self.driver.plan.streams(layer) if part.component == name]
-        prefix = tuple(self.twin.tokens[: (index + 1) * part.record_tokens])
+        prefix = tuple((tokens or self.twin.tokens)[: (index + 1) * part.record_tokens])
         codes = np.frombuffer(digest(self.twin.space, prefix, layer, name), np.int8)
         row = np.resize(np.maximum(codes, -127).astype(np.float16), (part.heads, part.width))
         row[:, 0] = 127
         return row
 
-    def state_content(self) -> dict[tuple[int, str], np.ndarray]:
-        prefix = tuple(self.twin.tokens[: self.twin.length])
+    def state_content(self, prefix_tokens: list[int]) -> dict[tuple[int, str], np.ndarray]:
+        """Every tensor of the state after these tokens."""
+        prefix = tuple(prefix_tokens)
         content = {}
         for part in self.driver.plan.fixed:
             seed = digest(self.twin.space, prefix, part.layer, part.name)
             content[part.layer, part.name] = np.resize(np.frombuffer(seed, np.uint8), part.shape)
         return content
+
+
+@dataclass
+class Views:
+    """Pinned pages: their numbers by group, and what they show and go on showing."""
+
+    pages: dict[int, list[int]]
+    shown: list[tuple[Any, np.ndarray]]  # arrays in place, and their content
 
 
 class Driver:
@@ -165,6 +207,7 @@ class Driver:
         self.cache = Cache(plan, capacity_blocks=capacity_blocks, snapshots_per_path=0)
         self.reference = ReferenceCache(plan)
         self.pairs: list[Pair] = []
+        self.views: list[Views] = []
         self.failures = 0  # operations that found no room
 
     def both(self, real: Callable[[], Any], twin: Callable[[], Any]) -> tuple[Any, Any] | None:
@@ -175,6 +218,7 @@ class Driver:
         answer, refused = outcome(real)
         if isinstance(refused, OutOfCapacityError | UnsupportedError) and not self.exact:
             self.failures += 1
+            self.resync()
             return None
         expected, twin_refused = outcome(twin)
         if type(refused) is not type(twin_refused):
@@ -187,18 +231,18 @@ class Driver:
         return self.pairs[at % len(self.pairs)] if self.pairs else None
 
     def open(self, tokens: list[int], adapter: str = "") -> Pair | None:
-        at: list[int] = []
+        found: list[Any] = []  # where the cache starts, and in which pages
 
         def real() -> Sequence:
             sequence = self.cache.open(tokens, adapter=adapter)
-            at.append(sequence.cached_tokens)
+            groups = range(len(self.plan.groups))
+            tables = [sequence.block_table(group).tolist() for group in groups]
+            found.extend((sequence.cached_tokens, tables))
             return sequence
 
         matched = self.reference.matched(adapter, tokens)
         best = self.reference.hit(adapter, tokens) if tokens else 0
-        opened = self.both(
-            real, lambda: self.reference.open(tokens, adapter, at[0] if at else None)
-        )
+        opened = self.both(real, lambda: self.reference.open(tokens, adapter, *found))
         if opened is None:
             return None
         sequence, twin = opened
@@ -211,28 +255,46 @@ class Driver:
         self.check(pair)
         return pair
 
-    def write(self, pair: Pair, layer: int, start: int, count: int, draft: int = 0) -> bool:
-        """Writes `count` rows; those of a draft are wrong and must not be completed."""
+    def write(
+        self,
+        pair: Pair,
+        layer: int,
+        start: int,
+        count: int,
+        draft: int = 0,
+        layout: str | None = None,
+    ) -> bool:
+        """Writes `count` rows; those of a draft are wrong and must not be completed.
+
+        With a layout they come as tensors of an engine.
+        """
         known = range(start, min(start + count, len(pair.twin.tokens)))
         rows = [pair.content(layer, p, draft) for p in known]
         rows += [pair.content(layer, p) for p in range(len(rows), count)]  # beyond the tokens
-        parts = self.plan.paged_components(layer)
-        arrays = [
-            np.array([row[i] for row in rows], INTEGERS.get(part.dtype, "float16")).reshape(
-                count, part.heads, part.width
-            )
-            for i, part in enumerate(parts)
-        ]
-        arrays = arrays or [np.zeros((count, 1, 1), np.float16)]
-        done = self.both(
-            lambda: pair.real.write(layer, start, *arrays),
-            lambda: pair.twin.write(layer, start, rows),
-        )
+        arrays = self.arrays(layer, rows) or [np.zeros((count, 1, 1), np.float16)]
+
+        def send() -> None:
+            if layout is None:
+                pair.real.write(layer, start, *arrays)
+                return
+            tensors = [to_engine(array, layout) for array in arrays]
+            pair.real.import_rows(layer, start, start + count, tensors, layout)
+
+        done = self.both(send, lambda: pair.twin.write(layer, start, rows))
         if done is None:
             return False
         cells = {(layer, start + i) for i in range(count)}
         pair.stale = pair.stale | cells if draft else pair.stale - cells
         return True
+
+    def arrays(self, layer: int, rows: list[list[np.ndarray]]) -> list[np.ndarray]:
+        """Rows of positions as `Sequence.write` takes them, one array for each component."""
+        return [
+            np.array([row[i] for row in rows], INTEGERS.get(part.dtype, "float16")).reshape(
+                -1, part.heads, part.width
+            )
+            for i, part in enumerate(self.plan.paged_components(layer))
+        ]
 
     def complete(self, pair: Pair, count: int) -> bool:
         """Writes what is missing or stale of the next `count` positions and advances."""
@@ -244,20 +306,23 @@ class Driver:
             start = min([missing, *stale])
             if not self.write(pair, layer, start, max(0, length + count - start)):
                 return False
-        for (layer, name), r in self.reference.streams.items():
-            first = len(pair.twin.records[layer, name])
-            if not self.write_records(pair, (layer, name), first, (length + count) // r - first):
+        for stream, (_, r) in self.reference.streams.items():
+            first = len(pair.twin.records[stream])
+            if not self.write_records(pair, stream, first, (length + count) // r - first):
                 return False
         self.advance(pair, count)
         return True
 
-    def write_records(self, pair: Pair, stream: tuple[int, str], first: int, count: int) -> bool:
-        rows = [pair.record(stream, first + i) for i in range(count)]
+    def record_array(self, stream: tuple[int, str], rows: list[np.ndarray]) -> np.ndarray:
         layer, name = stream
         [part] = [part for part in self.plan.streams(layer) if part.component == name]
-        array = np.array(rows, np.float16).reshape(len(rows), part.heads, part.width)
+        return np.array(rows, np.float16).reshape(len(rows), part.heads, part.width)
+
+    def write_records(self, pair: Pair, stream: tuple[int, str], first: int, count: int) -> bool:
+        rows = [pair.record(stream, first + i) for i in range(count)]
+        array = self.record_array(stream, rows)
         done = self.both(
-            lambda: pair.real.write_records(layer, name, first, array),
+            lambda: pair.real.write_records(*stream, first, array),
             lambda: pair.twin.write_records(stream, first, rows),
         )
         return done is not None
@@ -282,24 +347,33 @@ class Driver:
         self.publish(pair)
 
     def set_state(self, pair: Pair) -> None:
-        content = pair.state_content()
+        content = pair.state_content(pair.twin.tokens[: pair.twin.length])
         for (layer, name), value in content.items():
             pair.real.state(layer, name)[...] = value
         if content:
             pair.twin.state = content
 
-    def truncate(self, pair: Pair, position: int) -> None:
-        done = self.both(lambda: pair.real.truncate(position), lambda: pair.twin.truncate(position))
-        if done is not None:
+    def forget(
+        self, pair: Pair, real: Callable[[int], Any], twin: Callable[[int], Any], position: int
+    ) -> None:
+        """Calls what goes back to `position`."""
+        if self.both(lambda: real(position), lambda: twin(position)) is not None:
             pair.stale.clear()
+
+    def truncate(self, pair: Pair, position: int) -> None:
+        self.forget(pair, pair.real.truncate, pair.twin.truncate, position)
 
     def snapshot(self, pair: Pair, kept: str = "exact") -> None:
         """Of a format that keeps the state of every shape exactly, which consists of bytes."""
-        done = self.both(lambda: pair.real.snapshot(kept), pair.twin.snapshot)
+        done = self.both(lambda: pair.real.snapshot(kept), lambda: pair.twin.snapshot(kept))
         assert done is None or done[0] == done[1]
 
     def publish(self, pair: Pair) -> None:
+        self.check_pages()  # the pages that others may find are noted
         assert self.both(pair.real.publish, pair.twin.publish)
+        # What a snapshot kept from a trimming that the reference was not told of goes as well.
+        for group in range(len(self.plan.groups)):
+            pair.twin.let_go(group, pair.real.block_table(group).tolist())
 
     def fork(self, pair: Pair) -> None:
         forked = self.both(pair.real.fork, pair.twin.fork)
@@ -317,6 +391,29 @@ class Driver:
         self.cache.clear()
         self.reference.clear()
 
+    def view(self, pair: Pair, layer: int, start: int, stop: int) -> None:
+        """Pins rows where they lie; complete ones go on showing what they show."""
+        done = self.both(
+            lambda: pair.real.views(layer, start, stop), lambda: pair.twin.view(layer, start, stop)
+        )
+        if done is None or start == stop or stop > pair.twin.length:
+            return
+        pinned = Views({}, [])
+        for index, views in enumerate(views for views in done[0] if views is not None):
+            group = self.cache.pages(layer, self.plan.paged_components(layer)[index].component)
+            pinned.pages[group.group] = [view.page for view in views]
+            for view in views:
+                rows = done[1][view.start - start :][: len(values(view.rows))]
+                pinned.shown.append((view.rows, np.array([row[index] for row in rows])))
+                assert view.scales is None or (view.scales == 1).all()
+            assert sum(len(values(view.rows)) for view in views) == stop - start
+        self.views.append(pinned)
+        self.check_views()
+
+    def drop_views(self, at: int) -> None:
+        self.check_views()
+        del self.views[at]
+
     # ---- Comparisons -----------------------------------------------------------------------
 
     def read(self, pair: Pair, layer: int, start: int, stop: int) -> None:
@@ -330,18 +427,78 @@ class Driver:
             want = np.array([row[i] for row in done[1]], array.dtype)
             assert array.tobytes() == want.tobytes(), (layer, start, stop, i)
 
+    def export(self, pair: Pair, layer: int, start: int, stop: int, layout: str) -> None:
+        """What `read` compares, through tensors of an engine."""
+        shape = (max(0, stop - start),)
+        tensors = [
+            to_engine(np.zeros((*shape, part.heads, part.width), np.float32), layout)
+            for part in self.plan.paged_components(layer)
+        ] or [np.zeros((1, 1, 1), np.float32)]
+        done = self.both(
+            lambda: pair.real.export_rows(layer, start, stop, tensors, layout),
+            lambda: pair.twin.read(layer, start, stop),
+        )
+        if done is not None:
+            want = self.arrays(layer, done[1])
+            for tensor, rows in zip(tensors, want, strict=True):
+                assert np.array_equal(tensor, to_engine(rows, layout))
+
+    def check_views(self) -> None:
+        for views in self.views:
+            for array, want in views.shown:
+                assert np.array_equal(values(array), want)
+
+    def tables(self, group: int) -> list[tuple[Tables, list[int]]]:
+        """Of every open sequence its table in the reference, and the real one."""
+        return [(pair.twin.tables, pair.real.block_table(group).tolist()) for pair in self.pairs]
+
+    def resync(self) -> None:
+        """A call that found no room may have let go or copied pages before it failed."""
+        for group in range(len(self.plan.groups)):
+            for tables, numbers in self.tables(group):
+                tables.resync(group, numbers)
+
+    def check_pages(self) -> None:
+        """Who shares which page, how often each is referenced, and what all of them take."""
+        pages = page_bytes = 0
+        for group, shape in enumerate(self.plan.groups):
+            holders = Counter(page for views in self.views for page in views.pages.get(group, ()))
+            numbers: dict[Page, int] = {}
+            for tables, real in self.tables(group):
+                twin = tables.pages[group]
+                assert [number < 0 for number in real] == [page is None for page in twin]
+                for page, number in zip(twin, real, strict=True):
+                    if page is not None:
+                        page.number = number if page.number < 0 else page.number
+                        assert page.number == number
+                        numbers[page] = number
+                        holders[number] += 1
+            assert len(set(numbers.values())) == len(numbers)
+            live = _core.page_refs(self.cache._core, group)
+            held = {page: refs - indexed for page, refs, indexed in live if refs > indexed}
+            assert held == holders
+            pages += len(live)
+            page_bytes += len(live) * shape.page_bytes
+        stats = self.cache.stats()
+        exact = stats.slots + stats.snapshots - stats.lossy_snapshots + stats.ring_snapshots
+        sizes = [self.plan.snapshot_bytes(kept) for kept in FORMATS[1:]]
+        lossy = stats.used_bytes - page_bytes - exact * self.plan.slot_bytes
+        assert stats.pages == pages
+        assert min(sizes) * stats.lossy_snapshots <= lossy <= max(sizes) * stats.lossy_snapshots
+
     def check(self, pair: Pair) -> None:
         """Everything a sequence can show, to the byte."""
         real, twin = pair.real, pair.twin
         assert real.length == twin.length
         assert real.tokens.tolist() == twin.tokens
+        assert real.recorded == [position for position, _, _ in twin.ring]
         for layer, group in self.reference.windows.items():
             start = group.live_start(twin.length)
             self.read(pair, layer, start, twin.written[layer])
             self.read(pair, layer, 0, group.sink_end(twin.length))
-        for (layer, name), known in twin.records.items():
-            assert real.written_records(layer, name) == len(known)
-            got = real.read_records(layer, name, 0, len(known))
+        for stream, known in twin.records.items():
+            assert real.written_records(*stream) == len(known)
+            got = real.read_records(*stream, 0, len(known))
             assert np.array_equal(got, np.reshape(known, got.shape))
         for part in self.plan.fixed:
             array = real.state(part.layer, part.name)
@@ -368,22 +525,39 @@ class Driver:
 
     def check_ledger(self) -> None:
         stats = self.cache.stats()
-        assert stats.used_bytes <= stats.committed_bytes <= stats.peak_bytes <= stats.budget_bytes
-        assert stats.open_sequences == self.reference.open_count == len(self.pairs)
+        assert stats.used_bytes <= stats.committed_bytes
+        assert stats.committed_bytes <= min(stats.peak_bytes, stats.budget_bytes)
+        assert stats.open_sequences == len(self.reference.open_sequences) == len(self.pairs)
         assert stats.slots == (len(self.pairs) if self.reference.fixed else 0)
+        assert stats.ring_snapshots == sum(len(pair.twin.ring) for pair in self.pairs)
         if self.exact:
             stored = self.reference.stored()
+            indexed = {known.snapshot for known in stored if known.snapshot is not None}
+            unpublished = {s for pair in self.pairs for s in pair.twin.snapshots.values()}
             assert stats.indexed_tokens == len(stored)
-            assert stats.indexed_snapshots == sum(known.state is not None for known in stored)
+            assert stats.indexed_snapshots == len(indexed)
+            assert stats.snapshots == len(indexed | unpublished)
+            lossy = [s for s in indexed | unpublished if s.kept != "exact"]
+            assert stats.lossy_snapshots == len(lossy)
             assert stats.evicted_blocks == stats.evicted_snapshots == 0
 
     def finish(self) -> None:
         """Closes and drops everything; not a byte may stay in use."""
+        self.check_views()
+        self.views.clear()
         for pair in list(self.pairs):
             self.check(pair)
             self.close(pair)
         self.clear()
+        self.check_pages()
         self.check_ledger()
         stats = self.cache.stats()
         assert (stats.used_bytes, stats.pages, stats.slots, stats.snapshots) == (0, 0, 0, 0)
         assert (stats.indexed_blocks, stats.indexed_tokens, stats.indexed_snapshots) == (0, 0, 0)
+        self.check_all_memory_is_free()
+
+    def check_all_memory_is_free(self) -> None:
+        """The least budget there is will do, and what was taken beyond it is given back."""
+        least = self.plan.sequence_bytes(1)
+        self.cache.resize(least)
+        assert self.cache.stats().committed_bytes <= least

@@ -1,107 +1,92 @@
-"""Long seeded runs of a cache against the reference.
+"""Long seeded runs of a cache against the reference, over every plan shape and kind of shortage.
 
-    python tests/model/soak.py --operations 1000000 --seed 1
+    python tests/model/soak.py --operations 1000000 --jobs 2
 
-Prints the operations done, what ran out of room, and the seed to repeat a failure with.
+Prints for each run what was done, and the command that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import sys
 import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
+if __name__ in ("__main__", "__mp_main__"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from model.driver import AMPLE, FEW_BLOCKS, FEW_BYTES, SHAPES, Driver, make_driver
+from model.operations import step
+
+MEMORIES: dict[str, dict[str, Any]] = {
+    "ample": AMPLE,
+    "few-blocks": FEW_BLOCKS,
+    "few-bytes": FEW_BYTES,
+}
+_LIFE = 4000  # operations until a new cache takes over, so that what is stored stays small
 
 
-def some_tokens(rng: random.Random, driver: Driver) -> list[int]:
-    """A prompt that shares a prefix with others most of the time."""
-    pair = driver.pick(rng.randrange(1000))
-    shared: list[int] = []
-    if pair is not None and rng.random() < 0.7:
-        shared = pair.twin.tokens[: rng.randrange(len(pair.twin.tokens) + 1)]
-    return shared + [rng.choice([1, 2, -7]) for _ in range(rng.randrange(1, 12))]
-
-
-def step(rng: random.Random, driver: Driver) -> None:
-    """One random operation."""
-    adapter = rng.choice(["", "", "a"])
-    pair = driver.pick(rng.randrange(1000))
-    kind = rng.choices(
-        ["open", "turn", "run", "draft", "publish", "snapshot", "fork", "truncate", "close"],
-        [7, 6, 8, 4, 3, 3, 1, 2, 6],
-    )[0]
-    if kind == "open" or pair is None:
-        tokens = some_tokens(rng, driver)
-        driver.explain(tokens, adapter)
-        driver.open(tokens, adapter)
-    elif kind == "run":
-        if rng.random() < 0.5:
-            tokens = [rng.choice([1, 2]) for _ in range(rng.randrange(4))]
-            driver.extend(pair, tokens)
-        driver.complete(pair, rng.randrange(12))
-        driver.check(pair)
-    elif kind == "turn":
-        driver.turn(pair)
-        driver.check(pair)
-    elif kind == "draft":
-        layer = rng.randrange(3)
-        start = pair.twin.length + rng.randrange(-1, 4)
-        driver.write(pair, layer, max(0, start), rng.randrange(6), draft=rng.randrange(2))
-        start = rng.randrange(pair.twin.length + 2)
-        driver.read(pair, layer, start, start + rng.randrange(4))
-        driver.check(pair)
-    elif kind == "publish":
-        driver.publish(pair)
-    elif kind == "snapshot":
-        driver.snapshot(pair, rng.choice(["exact", "f16"]))
-    elif kind == "fork":
-        driver.fork(pair)
-    elif kind == "truncate":
-        driver.truncate(pair, rng.randrange(pair.twin.length + 2))
-        driver.check(pair)
-    else:
-        driver.close(pair)
-    if rng.random() < 0.002:
-        driver.clear()
-
-
-def soak(shape: str, memory: dict[str, Any], operations: int, seed: int) -> Driver:
-    """Random operations on one plan; both sides are cleared now and then to stay small."""
+def soak(shape: str, memory: str, operations: int, seed: int) -> str:
+    """Random operations on one plan; a line that says what came of them."""
     rng = random.Random(f"{shape} {memory} {seed}")
-    driver = make_driver(shape, memory)
-    for _ in range(operations):
-        step(rng, driver)
-        driver.check_ledger()
-    driver.finish()
-    return driver
+    started = time.monotonic()
+    opens = hits = blocks = snapshots = refused = 0
+    for first in range(0, operations, _LIFE):
+        driver: Driver = make_driver(shape, MEMORIES[memory])
+        for _ in range(min(_LIFE, operations - first)):
+            step(rng, driver)
+        driver.finish()
+        stats = driver.cache.stats()
+        opens, hits = opens + stats.opens, hits + stats.hits
+        blocks += stats.evicted_blocks
+        snapshots += stats.evicted_snapshots
+        refused += driver.failures
+    return (
+        f"{shape}, {memory}: {operations} operations, {opens} opens, {hits} hits, {blocks} blocks "
+        f"and {snapshots} snapshots evicted, {refused} refused, {time.monotonic() - started:.1f} s"
+    )
+
+
+def run(shape: str, memory: str, operations: int, seed: int) -> tuple[bool, str]:
+    try:
+        return True, soak(shape, memory, operations, seed)
+    except Exception:  # told by the parent
+        again = f"--shape {shape!r} --memory {memory} --seed {seed} --each {operations}"
+        return False, f"{traceback.format_exc()}repeat with: python tests/model/soak.py {again}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operations", type=int, default=100_000, help="over all shapes together")
+    parser.add_argument("--operations", type=int, default=100_000, help="over all runs together")
+    parser.add_argument("--each", type=int, help="operations of each run, instead")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shape", choices=SHAPES, action="append", help="one or more; else all")
+    parser.add_argument("--memory", choices=MEMORIES, action="append", help="likewise")
     options = parser.parse_args()
-    shapes = options.shape or list(SHAPES)
-    runs = [(shape, memory) for shape in shapes for memory in (AMPLE, FEW_BLOCKS)]
-    runs += [("large", FEW_BYTES)] if "large" in shapes else []
-    share = max(1, options.operations // len(runs))
-    for shape, memory in runs:
-        started = time.monotonic()
-        driver = soak(shape, memory, share, options.seed)
-        stats = driver.cache.stats()
-        print(
-            f"{shape} {memory}: {share} operations, {stats.opens} opens, {stats.hits} hits, "
-            f"{stats.evicted_blocks} blocks and {stats.evicted_snapshots} snapshots evicted, "
-            f"{driver.failures} refused, {time.monotonic() - started:.1f} s"
-        )
+    runs = [
+        (shape, memory)
+        for shape in options.shape or SHAPES
+        for memory in options.memory or MEMORIES
+        if memory != "few-bytes" or shape == "large"
+    ]
+    each = options.each or -(-options.operations // len(runs))
+    started = time.monotonic()
+    failed = 0
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
+        tasks = [pool.submit(run, shape, memory, each, options.seed) for shape, memory in runs]
+        for task in tasks:
+            done, text = task.result()
+            failed += not done
+            print(text, flush=True)
+    print(f"{each * len(runs)} operations in {time.monotonic() - started:.0f} s, {failed} failed")
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -14,16 +16,27 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from model.driver import AMPLE, FEW_BLOCKS, FEW_BYTES, SHAPES, Pair, make_driver
+from model.driver import AMPLE, FEW_BLOCKS, FEW_BYTES, SHAPES, make_driver
+from model.operations import OPERATIONS, Operation, perform, step
 
-TOKENS = st.lists(st.sampled_from([1, 2, -7]), max_size=14)
-ADAPTERS = st.sampled_from(["", "a"])
-AT = st.integers(0, 5)
-COUNT = st.integers(0, 13)
+T = TypeVar("T")
+
+
+class DataDraw:
+    """Choices of an operation, made by hypothesis."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+
+    def integer(self, least: int, most: int) -> int:
+        return self.data.draw(st.integers(least, most))
+
+    def pick(self, values: Sequence[T]) -> T:
+        return values[self.data.draw(st.integers(0, len(values) - 1))]
 
 
 class CacheAndReference(RuleBasedStateMachine):
-    """Operations on up to six sequences; `memory` decides how strict the comparison is."""
+    """Every operation of `model.operations`; `memory` decides how strict the comparison is."""
 
     shape: str
     memory: dict[str, Any]
@@ -32,96 +45,29 @@ class CacheAndReference(RuleBasedStateMachine):
         super().__init__()
         self.driver = make_driver(self.shape, self.memory)
 
-    def pair(self, at: int) -> Pair:
-        pair = self.driver.pick(at)
-        assert pair is not None
-        return pair
-
-    has_sequences = precondition(lambda self: self.driver.pairs)
-
-    @rule(tokens=TOKENS, adapter=ADAPTERS)
-    def open(self, tokens: list[int], adapter: str) -> None:
-        self.driver.open(tokens, adapter)
-
-    @has_sequences
-    @rule(at=AT, keep=COUNT, tokens=TOKENS, adapter=ADAPTERS)
-    def open_a_continuation(self, at: int, keep: int, tokens: list[int], adapter: str) -> None:
-        tokens = self.pair(at).twin.tokens[:keep] + tokens
-        if tokens:
-            self.driver.explain(tokens, adapter)
-        self.driver.open(tokens, adapter)
-
-    @has_sequences
-    @rule(at=AT, tokens=TOKENS)
-    def extend(self, at: int, tokens: list[int]) -> None:
-        self.driver.extend(self.pair(at), tokens)
-
-    @has_sequences
-    @rule(at=AT, layer=st.integers(0, 3), start=COUNT, count=COUNT, draft=st.integers(0, 1))
-    def write(self, at: int, layer: int, start: int, count: int, draft: int) -> None:
-        pair = self.pair(at)
-        self.driver.write(pair, layer, max(0, pair.twin.length + start - 3), count, draft)
-
-    @has_sequences
-    @rule(at=AT, count=COUNT)
-    def advance(self, at: int, count: int) -> None:
-        self.driver.advance(self.pair(at), count)
-
-    @has_sequences
-    @rule(at=AT, count=COUNT)
-    def complete(self, at: int, count: int) -> None:
-        self.driver.complete(self.pair(at), count)
-
-    @has_sequences
-    @rule(at=AT)
-    def turn(self, at: int) -> None:
-        self.driver.turn(self.pair(at))
-
-    @has_sequences
-    @rule(at=AT, layer=st.integers(0, 3), start=COUNT, count=COUNT)
-    def read(self, at: int, layer: int, start: int, count: int) -> None:
-        self.driver.read(self.pair(at), layer, start, start + count)
-
-    @has_sequences
-    @rule(at=AT, kept=st.sampled_from(["exact", "exact", "f16", "int8"]))
-    def snapshot(self, at: int, kept: str) -> None:
-        # INT8 keeps rows below 16 elements as they are; the large shape has longer ones.
-        lossless = "f16" if self.shape == "large" and kept == "int8" else kept
-        self.driver.snapshot(self.pair(at), lossless)
-
-    @has_sequences
-    @rule(at=AT)
-    def publish(self, at: int) -> None:
-        self.driver.publish(self.pair(at))
-
-    @has_sequences
-    @rule(at=AT)
-    def fork(self, at: int) -> None:
-        self.driver.fork(self.pair(at))
-
-    @has_sequences
-    @rule(at=AT, position=COUNT)
-    def truncate(self, at: int, position: int) -> None:
-        pair = self.pair(at)
-        self.driver.truncate(pair, max(0, pair.twin.length + 2 - position))
-
-    @has_sequences
-    @rule(at=AT)
-    def close(self, at: int) -> None:
-        self.driver.close(self.pair(at))
-
-    @rule()
-    def clear(self) -> None:
-        self.driver.clear()
-
     @invariant()
     def nothing_differs(self) -> None:
         for pair in self.driver.pairs:
             self.driver.check(pair)
+        self.driver.check_pages()
         self.driver.check_ledger()
 
     def teardown(self) -> None:
         self.driver.finish()
+
+
+def _rule_of(operation: Operation) -> Any:
+    @rule(data=st.data())
+    def run(self: CacheAndReference, data: st.DataObject) -> None:
+        perform(operation, self.driver, DataDraw(data))
+
+    if not operation.needs_sequence:
+        return run
+    return precondition(lambda self: self.driver.pairs)(run)
+
+
+for _operation in OPERATIONS:
+    setattr(CacheAndReference, _operation.name, _rule_of(_operation))
 
 
 def run(chosen_shape: str, chosen_memory: dict[str, Any]) -> None:
@@ -147,3 +93,13 @@ def test_with_few_blocks_what_is_there_is_right(shape: str) -> None:
 
 def test_with_few_bytes_what_is_there_is_right() -> None:
     run("large", FEW_BYTES)
+
+
+@pytest.mark.parametrize("memory", [AMPLE, FEW_BLOCKS], ids=["ample", "few blocks"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_seeded_run_agrees_with_the_reference(shape: str, memory: dict[str, Any]) -> None:
+    rng = random.Random(f"{shape} {memory}")
+    driver = make_driver(shape, memory)
+    for _ in range(300):
+        step(rng, driver)
+    driver.finish()

@@ -82,3 +82,24 @@ def test_a_hybrid_hits_below_its_block_size(tokens: int) -> None:
     assert [run(cache, prompt) for _ in range(2)] == [0, tokens - 1]
     assert run(cache, [*prompt[:400], 7, 7]) == 0  # left the path at 400, where no state was kept
     assert run(cache, [*prompt[:400], 8, 8]) == 400  # and from now on there is one
+
+
+# ---- What else goes wrong at the end of a known prompt ----------------------------------------
+
+
+@pytest.mark.parametrize("block_tokens", [1, 2, 4, 16])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 15, 16, 17])
+@pytest.mark.parametrize("shape", ["full", "hybrid", "sliding", "window 1"])
+def test_a_known_prompt_runs_its_last_token_alone(
+    shape: str, tokens: int, block_tokens: int
+) -> None:
+    cache = ledger(shape, block_tokens)
+    assert [run(cache, list(range(tokens))) for _ in range(3)] == [0, tokens - 1, tokens - 1]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 8, 15])
+def test_a_prompt_that_ends_inside_a_known_one_runs_its_last_token(cut: int) -> None:
+    cache = ledger("full", 4)
+    run(cache, list(range(16)))
+    assert run(cache, list(range(cut))) == cut - 1
+    assert cache.stats().indexed_tokens == 16

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+from model.driver import AMPLE, make_driver
 from support.declarations import paged, recurrent
 
 from kvcache import Cache, StatePlan
-from kvcache.errors import InvalidArgumentError
+from kvcache.errors import InvalidArgumentError, KVCacheError
 
 
 def test_more_blocks_than_a_table_addresses_are_refused_by_the_limit() -> None:
@@ -72,3 +76,46 @@ def test_bytes_of_huge_token_counts_are_refused_not_wrapped() -> None:
     for size in [plan.hit_bytes, plan.sequence_bytes]:
         with pytest.raises(InvalidArgumentError, match="does not fit 64 bits"):
             size(2**63 - 1)
+
+
+ROWS = (np.zeros((1, 2, 4), np.float16), np.zeros((1, 2, 8), np.float16))
+
+#: Calls that take a position or a count.
+POSITIONS: dict[str, Callable[[Any, int], object]] = {
+    "write": lambda seq, n: seq.write(0, n, *ROWS),
+    "read start": lambda seq, n: seq.read(0, n, n),
+    "read stop": lambda seq, n: seq.read(0, 0, n),
+    "views": lambda seq, n: seq.views(0, 0, n),
+    "advance": lambda seq, n: seq.advance(n),
+    "truncate": lambda seq, n: seq.truncate(n),
+    "rollback": lambda seq, n: seq.rollback(n),
+    "layer": lambda seq, n: seq.write(n, 0, *ROWS),
+    "state": lambda seq, n: seq.state(n, "state.recurrent"),
+    "block_table": lambda seq, n: seq.block_table(n),
+}
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32, 2**32 + 1, 2**63 - 1, 2**64 - 1, 2**64, -1])
+@pytest.mark.parametrize("call", POSITIONS)
+def test_a_position_beyond_any_width_is_an_error_and_changes_nothing(
+    call: str, number: int
+) -> None:
+    driver = make_driver("hybrid", AMPLE)
+    pair = driver.open([1, 2, 3, 4, 5])
+    assert pair is not None
+    driver.complete(pair, 3)
+    before = driver.cache.stats()
+    with pytest.raises(KVCacheError):
+        POSITIONS[call](pair.real, number)
+    assert driver.cache.stats() == before
+    driver.check(pair)
+    driver.finish()
+
+
+@pytest.mark.parametrize("accepted", [2**32 + 1, 2**63, 2**64 - 1, 2**64, -1, 0])
+def test_an_accepted_count_beyond_any_width_leaves_the_session_open(accepted: int) -> None:
+    driver = make_driver("full", AMPLE)
+    with driver.cache.open([1]) as sequence, sequence.begin_verify([2]) as session:
+        with pytest.raises(InvalidArgumentError):
+            session.commit(accepted)
+        assert session.is_open

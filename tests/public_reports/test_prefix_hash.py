@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from model.driver import AMPLE, SHAPES, Driver, make_driver
 
-from kvcache import Cache, StatePlan
+from kvcache import Cache, InvalidArgumentError, StatePlan, UnsupportedError
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -108,3 +110,84 @@ def test_a_prefix_and_its_extension_are_stored_once_and_both_found() -> None:
     assert cache.stats().indexed_tokens == 3
     assert cache.explain([1, 2, 3, 4]).cached_tokens == 3
     assert cache.explain([1, 2, 9]).cached_tokens == 2
+
+
+def test_what_is_stored_outside_knows_its_whole_identity(tmp_path: Path) -> None:
+    """vllm-project/vllm#54342: keys of an external store came from token ids alone."""
+    spaces: list[dict[str, Any]] = [
+        {},
+        {"salt": b"tenant"},
+        {"adapter": "lora"},
+        {"adapter": ("lora", "2")},
+        {"namespace": "tenant"},
+    ]
+    for number, space in enumerate(spaces):
+        driver = make_driver("hybrid", AMPLE)
+        with driver.cache.open(PROMPT, **space) as sequence:
+            for layer in (0, 2):
+                rows = np.zeros((8, 2, 4), np.float16), np.zeros((8, 2, 8), np.float16)
+                sequence.write(layer, 0, *rows)
+            sequence.advance(8)
+            sequence.snapshot()
+            sequence.publish()
+        path = tmp_path / str(number)
+        driver.cache.save(path, PROMPT, **space)
+        for other in spaces:
+            loader = Cache(driver.plan)
+            if other == space:
+                assert loader.load(path, **other) == 8
+                continue
+            with pytest.raises(UnsupportedError):
+                loader.load(path, **other)
+            assert loader.stats().used_bytes == 0
+
+
+# ---- What else makes two prefixes one, or one two ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"namespace": "a", "salt": "b"}, {"namespace": "ab"}),
+        ({"namespace": "a", "adapter": "b"}, {"namespace": "b", "adapter": "a"}),
+        ({"adapter": ("a", "b")}, {"adapter": "ab"}),
+        ({"adapter": ("a", "1:b")}, {"adapter": ("a1", ":b")}),
+        ({"adapter": ("a", "")}, {"adapter": "a"}),
+        ({"salt": b"a\0"}, {"salt": b"a"}),
+        ({"salt": b"\0"}, {"salt": b""}),
+        ({"salt": "\u00e9"}, {"salt": "e\u0301"}),
+        ({"salt": "x" * 4096}, {"salt": "x" * 4095}),
+        ({"namespace": "1:a"}, {"namespace": "a"}),
+    ],
+    ids=str,
+)
+def test_spaces_that_look_alike_are_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
+    cache = stored("full", PROMPT, **one)
+    assert cache.explain(PROMPT, **one).cached_tokens == 7
+    assert cache.explain(PROMPT, **other).matched_tokens == 0
+
+
+def test_tokens_are_their_values_whatever_holds_them() -> None:
+    cache = stored("full", PROMPT)
+    for same in (tuple(PROMPT), np.array(PROMPT, np.int64), np.array(PROMPT, np.uint8)):
+        assert cache.explain(same).cached_tokens == 7
+    assert cache.explain(np.array([0, *PROMPT, 0], ">i4")[1:-1]).cached_tokens == 7
+    assert cache.explain(np.array(PROMPT * 2)[::1][:8]).cached_tokens == 7
+    assert cache.explain(np.repeat(PROMPT, 2)[::2]).cached_tokens == 7
+
+
+@pytest.mark.parametrize("wrong", [2**31, 2**32 + 3, -(2**31) - 1, 2**64, 3.5, "3", None])
+def test_a_token_that_is_no_int32_is_refused_and_never_wraps(wrong: Any) -> None:
+    cache = stored("full", PROMPT)
+    with pytest.raises(InvalidArgumentError):
+        cache.explain([wrong, *PROMPT[1:]])
+    with pytest.raises(InvalidArgumentError):
+        cache.open([wrong, *PROMPT[1:]])
+
+
+def test_ids_at_the_ends_of_int32_are_four_different_tokens() -> None:
+    ends = [2**31 - 1, -(2**31), -1, 0]
+    cache = stored("full", *([end, 5, 6] for end in ends))
+    assert cache.stats().indexed_tokens == 12
+    for end in ends:
+        assert cache.explain([end, 5, 7]).matched_tokens == 2

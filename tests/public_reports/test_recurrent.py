@@ -245,3 +245,64 @@ def test_rejecting_two_of_four_equals_running_the_rest() -> None:
     for name in (RECURRENT, CONV):
         np.testing.assert_array_equal(sequence.state(DELTA, name), replayed.state(DELTA, name))
     assert_equals(sequence, reference)
+
+
+# ---- What else goes wrong with fixed-size state -----------------------------------------------
+
+
+def test_a_slot_is_clean_when_it_is_used_again() -> None:
+    cache = MODEL.cache(sequences=1)
+    for _ in range(3):
+        with cache.open(PROMPT) as sequence:
+            for name in (RECURRENT, CONV):
+                assert not sequence.state(DELTA, name).any()
+                sequence.state(DELTA, name)[:] = np.nan
+
+
+def test_a_child_updates_its_own_state() -> None:
+    parent = ran(MODEL.cache(), PROMPT)
+    child = parent.fork()
+    feed(MODEL, child, [3, 3])
+    child.state(DELTA, RECURRENT)[:] = 7
+    assert_equals(parent, decoded(PROMPT, 0))
+    feed(MODEL, parent, [1])
+    assert_equals(parent, decoded([*PROMPT, 1], 0))
+
+
+def test_a_hit_updates_its_own_state_and_not_the_snapshot() -> None:
+    cache = MODEL.cache()
+    first = ran(cache, PROMPT[:6])
+    first.snapshot()
+    first.publish()
+    for token in (1, 2, 3):
+        with cache.open([*PROMPT[:6], token]) as again:
+            assert again.cached_tokens == 6
+            feed(MODEL, again, [])
+            assert_equals(again, decoded([*PROMPT[:6], token], 0))
+            again.state(DELTA, RECURRENT)[:] = -1
+
+
+def test_a_snapshot_of_a_position_that_was_rewound_is_not_found() -> None:
+    cache = MODEL.cache()
+    sequence = ran(cache, PROMPT[:4])
+    sequence.snapshot()
+    feed(MODEL, sequence, [1, 1])
+    sequence.snapshot()  # at 6, of a continuation that is taken back
+    sequence.truncate(4)
+    feed(MODEL, sequence, [2, 2])
+    sequence.publish()
+    assert cache.explain([*PROMPT[:4], 1, 1, 9]).cached_tokens == 4
+    assert cache.explain([*PROMPT[:4], 2, 2, 9]).cached_tokens == 4
+    assert cache.explain([*PROMPT[:4], 2, 2, 9]).matched_tokens == 6
+
+
+def test_a_hit_goes_as_far_as_both_kinds_of_state() -> None:
+    """Rows may reach further than state does, and the other way round."""
+    cache = MODEL.cache()
+    sequence = ran(cache, PROMPT[:5])
+    sequence.snapshot()
+    feed(MODEL, sequence, PROMPT[5:])
+    sequence.publish()
+    said = cache.explain([*PROMPT, 1])
+    assert (said.matched_tokens, said.cached_tokens) == (len(PROMPT), 5)
+    assert said.limited_by == "snapshot"

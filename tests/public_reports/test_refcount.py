@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
 
 import numpy as np
@@ -126,3 +128,65 @@ def test_a_removed_prefix_is_a_miss() -> None:
     assert cache.explain(PROMPT).matched_tokens == 0
     with cache.open(PROMPT) as again:
         assert (again.matched_tokens, again.cached_tokens) == (0, 0)
+
+
+# ---- What else goes wrong with references -----------------------------------------------------
+
+
+def test_forks_of_forks_may_end_in_any_order() -> None:
+    for order in itertools.permutations(range(4)):
+        cache = MODEL.cache()
+        family = [published(cache, PROMPT)]
+        family += [family[0].fork(), family[0].fork()]
+        family.append(family[1].fork())
+        for step, member in enumerate(order):
+            family[member].truncate(39 - step)
+            feed(MODEL, family[member], [step, step])
+        for member in order:
+            reference = reference_of(family[member].tokens.tolist())
+            assert_equals(family[member], reference)
+            family[member].close()
+            family[member].close()  # once more: nothing
+        assert cache.stats().pages == 11
+        cache.clear()
+        assert cache.stats().used_bytes == 0
+
+
+def test_beams_share_all_but_their_last_block() -> None:
+    cache = MODEL.cache(sequences=64)
+    with published(cache, PROMPT) as prompt:
+        beams = [prompt.fork() for _ in range(32)]
+        assert cache.stats().pages == 11
+        for number, beam in enumerate(beams):
+            feed(MODEL, beam, [number % 11])
+        assert cache.stats().pages == 11 + 32
+        for number, beam in enumerate(beams):
+            assert_equals(beam, reference_of([*PROMPT, number % 11]))
+            beam.close()
+        assert cache.stats().pages == 11
+
+
+def test_a_cache_may_go_before_what_it_gave() -> None:
+    cache = TinyModel((DELTA, FULL)).cache()
+    sequence = cache.open(PROMPT[:5])
+    feed(TinyModel((DELTA, FULL)), sequence, [])
+    view, pages = sequence.state(DELTA, "state.recurrent"), sequence.views(FULL, 0, 5)[0]
+    kept, rows = view.copy(), pages[0].rows.copy()
+    del cache
+    gc.collect()
+    sequence.close()
+    del sequence
+    gc.collect()
+    assert np.array_equal(view, kept)
+    assert np.array_equal(pages[0].rows, rows)
+
+
+def test_a_sequence_of_another_cache_is_nobody_here() -> None:
+    """There are no ids to mix up: what one cache gave, another neither counts nor frees."""
+    one, two = MODEL.cache(), MODEL.cache()
+    mine = published(one, PROMPT)
+    before = two.stats()
+    mine.fork().close()
+    mine.close()
+    assert two.stats() == before
+    assert two.explain(PROMPT).matched_tokens == 0

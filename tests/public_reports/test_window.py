@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -47,6 +50,12 @@ def test_a_block_behind_the_window_is_gone_and_not_somebody_elses() -> None:
     cache = windowed(1024)
     sequence = cache.open([1])
     write(sequence, 2500, 100)
+    write(sequence, 2501, 1)
+    sequence.truncate(2500)
+    first = (2500 - 1023) // 16
+    table = sequence.block_table(0)
+    assert (table[:first] == -1).all()
+    assert (table[first:] >= 0).all()
     with cache.open([2]) as other:
         write(other, 2000, 100, seed=1000)
         for start in (0, 600, 1200):
@@ -54,6 +63,7 @@ def test_a_block_behind_the_window_is_gone_and_not_somebody_elses() -> None:
                 sequence.read(SLIDING, start, start + 200)
         check(sequence, 2500 - 1023, 2500)
         check(other, 2000 - 1023, 2000, seed=1000)
+        assert not {*table[table >= 0].tolist()} & {*other.block_table(0).tolist()}
 
 
 def test_a_rewind_past_the_window_is_refused() -> None:
@@ -107,9 +117,60 @@ def test_a_partial_chunk_keeps_the_order_of_the_window() -> None:
 def test_the_rows_of_the_current_chunk_are_all_there() -> None:
     """ml-explore/mlx-lm#1673: chunked attention lost valid rows while decoding over a boundary."""
     chunk = 16
-    sequence = windowed(chunk, block_tokens=4).open([1])
-    write(sequence, 13, 13)
-    for length in range(14, 55):
+    decls = [replace(d, chunked=True) for d in TinyModel((SLIDING,), window=chunk).declarations()]
+    for block_tokens in (4, 5, 16, 64):
+        plan = kvcache.StatePlan(decls, memory="1MiB", block_tokens=block_tokens)
+        sequence = kvcache.Cache(plan).open([1])
+        write(sequence, 13, 13)
+        for length in range(14, 55):
+            write(sequence, length, 1)
+            # What the next token of the chunk attends to.
+            check(sequence, length // chunk * chunk, length)
+
+
+# ---- What else goes wrong at a window ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 8, 9, 1000])
+def test_a_prompt_longer_than_the_window_is_written_in_one_chunk(window: int) -> None:
+    sequence = windowed(window, block_tokens=4).open([1])
+    write(sequence, 101, 101)
+    check(sequence, max(0, 101 - (window - 1)), 101)
+
+
+@pytest.mark.parametrize(("window", "prompt"), [(8, 24), (9, 24), (8, 23), (7, 25), (8, 4)])
+def test_a_hit_has_exactly_the_positions_that_the_next_token_sees(window: int, prompt: int) -> None:
+    """Of a window of w the next token sees w - 1 earlier positions: no more are asked for."""
+    cache = windowed(window, block_tokens=4)
+    with cache.open(np.arange(prompt)) as first:
+        write(first, prompt, 1)
+        first.publish()
+    with cache.open(np.arange(prompt + 1)) as second:
+        assert second.cached_tokens == prompt
+        check(second, max(0, prompt - (window - 1)), prompt)
+        with pytest.raises(UnsupportedError) if prompt > window + 4 else nullcontext():
+            second.truncate(max(0, prompt - 4 - window))
+
+
+def test_a_child_keeps_its_window_when_its_parent_goes_on() -> None:
+    cache = windowed(8, block_tokens=4)
+    parent = cache.open([1])
+    write(parent, 21, 3)
+    child = parent.fork()
+    write(parent, 90, 1, seed=5)
+    parent.close()
+    check(child, 14, 21)
+    write(child, 33, 1)
+    check(child, 26, 33)
+    child.close()
+    assert cache.stats().used_bytes == 0
+
+
+def test_memory_of_a_window_does_not_grow_with_the_sequence() -> None:
+    cache = windowed(8, block_tokens=4)
+    sequence = cache.open([1])
+    most = 0
+    for length in range(1, 400):
         write(sequence, length, 1)
-        # What the next token of the chunk attends to.
-        check(sequence, length // chunk * chunk, length)
+        most = max(most, cache.stats().pages)
+    assert most == 3

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from model.driver import AMPLE, make_driver
-from model.soak import step
+from model.operations import step
 from support.forked import in_child
 
-from kvcache import Batch, Cache, KVCacheError, Sequence, VerifySession
+from kvcache import Batch, Cache, KVCacheError, PagePool, Sequence, VerifySession
 
 Call = Callable[[Any], object]
 ROWS = np.zeros((1, 2, 4), np.float16)
@@ -34,6 +34,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "save": lambda cache: cache.save("unused", [1, 2]),
         "load": lambda cache: cache.load("unused"),
         "pages": lambda cache: cache.pages(0, "attention.keys"),
+        "resize": lambda cache: cache.resize("1MiB"),
         "stats": lambda cache: cache.stats(),
         "clear": lambda cache: cache.clear(),
         "prometheus": lambda cache: cache.prometheus(),
@@ -52,6 +53,8 @@ CALLS: dict[type, dict[str, Call]] = {
         "write_layers": lambda seq: seq.write_layers(0, {0: (ROWS, VALUES)}),
         "read_layers": lambda seq: seq.read_layers([0], 0, 0),
         "prepare": lambda seq: seq.prepare(1),
+        "import_rows": lambda seq: seq.import_rows(0, 0, 1, [ROWS, VALUES], "tokens heads dim"),
+        "export_rows": lambda seq: seq.export_rows(0, 0, 1, [ROWS, VALUES], "tokens heads dim"),
         "block_table": lambda seq: seq.block_table(0),
         "views": lambda seq: seq.views(0, 0, 0),
         "state": lambda seq: seq.state(1, "state.recurrent"),
@@ -62,6 +65,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "publish": lambda seq: seq.publish(),
         "fork": lambda seq: seq.fork(),
         "truncate": lambda seq: seq.truncate(0),
+        "shift": lambda seq: seq.shift(0, 1),
         "record": lambda seq: seq.record(),
         "rollback": lambda seq: seq.rollback(0),
         "recorded": lambda seq: seq.recorded,
@@ -76,6 +80,14 @@ CALLS: dict[type, dict[str, Call]] = {
         "advance": lambda batch: batch.advance(),
         "block_table": lambda batch: batch.block_table(0),
     },
+    PagePool: {
+        "allocate": lambda pool: pool.allocate(),
+        "allocate_many": lambda pool: pool.allocate_many(2),
+        "retain": lambda pool: pool.retain(0),
+        "free": lambda pool: pool.free(0),
+        "refs": lambda pool: pool.refs(0),
+        "view": lambda pool: pool.view(0),
+    },
     VerifySession: {
         "write": lambda session: session.write(0, ROWS, VALUES),
         "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
@@ -87,8 +99,16 @@ CALLS: dict[type, dict[str, Call]] = {
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
     Cache: {"plan", "policy"},
-    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan"},
+    Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan", "snapshot_errors"},
     Batch: {"sequences"},
+    PagePool: {
+        "for_group",
+        "blocks",
+        "live_blocks",
+        "free_blocks",
+        "block_bytes",
+        "metadata_bytes",
+    },
     VerifySession: {"rows", "tokens", "positions", "is_open"},
 }
 
@@ -101,6 +121,7 @@ def handles() -> dict[type, Any]:
         Cache: cache,
         Sequence: cache.open([1, 2]),
         Batch: Batch([cache.open([9])]),
+        PagePool: PagePool(4, 64),
         VerifySession: busy.begin_verify([8]),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }

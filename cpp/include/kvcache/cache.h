@@ -144,6 +144,9 @@ class Cache {
   // kInvalidArgument: the layer keeps no pages. kNotFound: it has no such component.
   // kUnsupported: the cache is a ledger without bytes.
   Result<PageMemory> pages(std::int32_t layer, std::string_view component) const;
+  // Every live page of a group and who holds it, by ascending page: for inspection.
+  // kInvalidArgument: no such group.
+  Result<std::vector<PageRefs>> page_refs(std::size_t group) const;
 
   // Drops every stored prefix; open sequences keep what they hold.
   void clear();

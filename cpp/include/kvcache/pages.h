@@ -43,4 +43,11 @@ struct PageView {
   std::shared_ptr<const void> pin;
 };
 
+// A live page and its references: of sequences and pins, and of the prefix index.
+struct PageRefs {
+  std::int32_t page = -1;
+  std::uint32_t refs = 0;  // all of them
+  std::uint32_t indexed = 0;
+};
+
 }  // namespace kvcache

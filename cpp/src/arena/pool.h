@@ -51,6 +51,7 @@ class Pool {
   void retain_indexed(ItemId id);
   void release_indexed(ItemId id);
   std::uint32_t refs(ItemId id) const { return items_[id].refs; }
+  std::uint32_t indexed(ItemId id) const { return items_[id].indexed; }
   // True when somebody else than the index holds the item.
   bool in_use(ItemId id) const { return items_[id].refs > items_[id].indexed; }
   // Whether `id` may be passed to the calls above; any number is answered.
@@ -71,6 +72,8 @@ class Pool {
   }
 
   const std::string& name() const { return name_; }
+  // Ids that were ever handed out are below.
+  ItemId known_items() const { return static_cast<ItemId>(items_.size()); }
   std::uint64_t item_bytes() const { return item_bytes_; }
   std::uint64_t live_items() const { return live_items_; }
   bool at_limit() const { return live_items_ >= max_items_; }

@@ -150,4 +150,16 @@ Result<PageMemory> Cache::pages(std::int32_t layer, std::string_view component) 
                            "'; it keeps: ", known);
 }
 
+Result<std::vector<PageRefs>> Cache::page_refs(std::size_t group) const {
+  if (Status status = check_process(); !status) return status;
+  if (Status status = core_->check_group(group); !status) return status;
+  const arena::Pool& pool = *core_->pools.pages[group];
+  std::vector<PageRefs> live;
+  const std::lock_guard lock(core_->mutex);
+  for (ItemId page = 0; page < pool.known_items(); ++page) {
+    if (pool.refs(page) > 0) live.push_back({page, pool.refs(page), pool.indexed(page)});
+  }
+  return live;
+}
+
 }  // namespace kvcache

@@ -1,0 +1,131 @@
+// Rows and state that are a function of every token up to their position, as they are in a model: a
+// row of another prefix, position or layer can never pass for the right one. For tests.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache.h"
+#include "kvcache/verify.h"
+
+namespace kvcache::content {
+
+using Tokens = std::vector<std::int32_t>;
+
+constexpr std::uint64_t kHeads = 2;
+constexpr std::uint64_t kWidth = 8;
+constexpr std::uint64_t kRow = kHeads * kWidth;
+constexpr std::uint64_t kState = 64;
+constexpr std::int32_t kPagedLayers = 4;
+constexpr std::int32_t kStateLayer = 4;
+constexpr const char* kStateName = "state.recurrent";
+
+inline StateDecl keys(std::int32_t layer, std::uint32_t window, bool int8) {
+  return {.id = "k" + std::to_string(layer),
+          .layer = layer,
+          .component = "attention.keys",
+          .kind = StateKind::kPagedKv,
+          .dtype = int8 ? DType::kI8 : DType::kF16,
+          .shape = {kHeads, kWidth},
+          .row_scale_bytes = int8 ? 4U : 0U,
+          .window = window};
+}
+
+// Full, sliding, INT8, and sliding with sinks; and recurrent state.
+inline std::vector<StateDecl> decls() {
+  StateDecl sinks = keys(3, 5, false);
+  sinks.sinks = 2;
+  return {keys(0, 0, false), keys(1, 6, false), keys(2, 0, true), sinks,
+          StateDecl{.id = "r",
+                    .layer = kStateLayer,
+                    .component = kStateName,
+                    .kind = StateKind::kRecurrent,
+                    .dtype = DType::kF32,
+                    .shape = {kState}}};
+}
+
+// First position that layer `layer` still sees at `length`; sinks aside.
+inline std::uint64_t live_start(std::int32_t layer, std::uint64_t length) {
+  const std::uint64_t window = layer == 1 ? 6 : layer == 3 ? 5 : 0;
+  return window == 0 || length < window ? 0 : length - (window - 1);
+}
+
+inline std::uint32_t mix(std::uint32_t h, std::uint32_t v) {
+  return (h ^ v) * 2654435761U + 40503U;
+}
+
+inline std::uint32_t prefix_value(const Tokens& tokens, std::uint64_t end) {
+  std::uint32_t h = 1;
+  for (std::uint64_t i = 0; i < end; ++i) h = mix(h, static_cast<std::uint32_t>(tokens[i]));
+  return h;
+}
+
+// Small integers with one 127 in each head: both storage formats keep them exactly.
+inline std::vector<float> rows_of(const Tokens& tokens, std::uint64_t start, std::uint64_t stop,
+                                  std::int32_t layer) {
+  std::vector<float> rows;
+  for (std::uint64_t p = start; p < stop; ++p) {
+    std::uint32_t value = prefix_value(tokens, p + 1);
+    for (std::uint64_t i = 0; i < kRow; ++i) {
+      value = mix(value, static_cast<std::uint32_t>(layer) + 1);
+      rows.push_back(i % kWidth == 0 ? 127.0F : static_cast<float>(value >> 16 & 127) - 63.0F);
+    }
+  }
+  return rows;
+}
+
+inline std::vector<std::uint32_t> state_of(const Tokens& tokens, std::uint64_t length) {
+  return std::vector<std::uint32_t>(kState, length == 0 ? 0 : prefix_value(tokens, length));
+}
+
+template <typename View>  // codec::RowsView or codec::MutableRowsView
+View view_of(float* data, std::uint64_t tokens) {
+  return {.data = data,
+          .dtype = DType::kF32,
+          .tokens = tokens,
+          .heads = kHeads,
+          .width = kWidth,
+          .token_stride = kRow * 4,
+          .head_stride = kWidth * 4};
+}
+
+inline void set_state(const StateView& view, const Tokens& tokens, std::uint64_t length) {
+  std::memcpy(view.data, state_of(tokens, length).data(), kState * 4);
+}
+
+// Writes and completes positions up to `stop` of a sequence that only this thread uses.
+inline Status complete(Sequence& sequence, std::uint64_t stop) {
+  const Tokens tokens = sequence.tokens();
+  const std::uint64_t start = sequence.length();
+  for (std::int32_t layer = 0; layer < kPagedLayers; ++layer) {
+    std::vector<float> rows = rows_of(tokens, start, stop, layer);
+    const auto view = view_of<codec::RowsView>(rows.data(), stop - start);
+    if (Status status = sequence.write(layer, start, {&view, 1}); !status) return status;
+  }
+  if (Status status = sequence.advance(stop - start); !status) return status;
+  auto state = sequence.state(kStateLayer, kStateName);
+  if (!state) return state.status();
+  set_state(*state, tokens, stop);
+  return Status::ok();
+}
+
+// "" when every row that the layers still see, and the state, are right.
+inline std::string wrong_bytes(const Sequence& sequence) {
+  const Tokens tokens = sequence.tokens();
+  const std::uint64_t length = sequence.length();
+  for (std::int32_t layer = 0; layer < kPagedLayers; ++layer) {
+    const std::uint64_t start = live_start(layer, length);
+    std::vector<float> got((length - start) * kRow);
+    const auto view = view_of<codec::MutableRowsView>(got.data(), length - start);
+    if (Status status = sequence.read(layer, start, {&view, 1}); !status) return status.message();
+    if (got != rows_of(tokens, start, length, layer)) return "rows of " + std::to_string(layer);
+  }
+  const auto state = sequence.state(kStateLayer, kStateName);
+  if (!state) return state.status().message();
+  const auto want = state_of(tokens, length);
+  return std::memcmp(state->data, want.data(), kState * 4) == 0 ? "" : "state";
+}
+
+}  // namespace kvcache::content

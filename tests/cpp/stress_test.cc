@@ -1,0 +1,337 @@
+// Eight threads do everything at once to one cache that is too small for them, and to sequences
+// that they share: no race (under ThreadSanitizer), no wrong byte, nothing left at the end.
+// KVCACHE_STRESS_ROUNDS: operations of each thread.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "content.h"
+#include "kvcache/pages.h"
+
+namespace kvcache {
+namespace {
+
+using content::Tokens;
+
+constexpr int kThreads = 8;
+
+int rounds() {
+  const char* text = std::getenv("KVCACHE_STRESS_ROUNDS");
+  return text == nullptr ? 400 : std::atoi(text);
+}
+
+// A pinned page and what it shows.
+struct Seen {
+  PageView view;
+  std::vector<float> want;
+};
+
+class Worker {
+ public:
+  Worker(Cache& cache, std::array<Sequence, 3>& shared, std::uint32_t seed)
+      : cache_(cache), shared_(shared), seed_(seed), rng_(seed) {}
+
+  void run() {
+    for (int i = 0; i < rounds() && error_.empty(); ++i) step();
+    check_seen();
+    seen_.clear();
+    mine_.clear();
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(rng_() % limit); }
+
+  // Notes what no caller of a sequence of its own may ever see.
+  bool expect(bool holds, const std::string& what) {
+    if (!holds && error_.empty()) error_ = "seed " + std::to_string(seed_) + ": " + what;
+    return holds;
+  }
+  // Running out of room is no error here.
+  bool went_well(const Status& status, std::string_view call) {
+    if (status.is_ok()) return true;
+    expect(status.code() == StatusCode::kOutOfCapacity,
+           std::string(call) + ": " + status.message());
+    return false;
+  }
+
+  Tokens prompt() {
+    Tokens tokens(3 + below(14), 5);
+    for (std::size_t i = 4; i < tokens.size(); ++i) tokens[i] = static_cast<int>(below(2));
+    return tokens;
+  }
+  PrefixSpace space() { return {below(8) == 0 ? "other" : "", "", ""}; }
+
+  void step() {
+    if (mine_.empty() || (mine_.size() < 3 && below(4) == 0)) return open();
+    const std::size_t at = below(static_cast<std::uint32_t>(mine_.size()));
+    Sequence& sequence = mine_[at];
+    switch (below(16)) {
+      case 0:
+        return disturb();
+      case 1:
+        return fork(sequence);
+      case 2:
+        went_well(sequence.snapshot().status(), "snapshot");
+        break;
+      case 3:
+        went_well(sequence.publish(), "publish");
+        break;
+      case 4:
+        rewind(sequence);
+        break;
+      case 5:
+        went_well(sequence.record().status(), "record");
+        break;
+      case 6:
+        verify(sequence);
+        break;
+      case 7:
+        look(sequence);
+        break;
+      case 8:
+        check_seen();
+        if (!seen_.empty())
+          seen_.erase(seen_.begin() + below(static_cast<std::uint32_t>(seen_.size())));
+        break;
+      case 9:
+        mine_.erase(mine_.begin() + static_cast<std::ptrdiff_t>(at));
+        return;
+      case 10:
+        return inspect();
+      case 11:
+        if (below(8) == 0) save_and_load();
+        break;
+      default:
+        grow(sequence);
+    }
+    const std::string wrong = content::wrong_bytes(sequence);
+    expect(wrong.empty(), wrong);
+  }
+
+  void open() {
+    auto sequence = cache_.open(prompt(), space());
+    if (!went_well(sequence.status(), "open")) return;
+    const std::string wrong = content::wrong_bytes(*sequence);
+    expect(wrong.empty(), "after a hit: " + wrong);
+    mine_.push_back(std::move(sequence).value());
+  }
+
+  void grow(Sequence& sequence) {
+    if (below(2) == 0) {
+      went_well(sequence.extend(Tokens(1 + below(3), static_cast<int>(below(2)))), "extend");
+    }
+    const std::uint64_t waiting = sequence.tokens().size() - sequence.length();
+    if (sequence.tokens().size() > 60) return rewind(sequence);
+    const std::uint64_t count = waiting == 0 ? 0 : 1 + below(static_cast<std::uint32_t>(waiting));
+    if (!went_well(content::complete(sequence, sequence.length() + count), "complete")) return;
+    if (below(3) == 0 && went_well(sequence.snapshot().status(), "snapshot")) {
+      went_well(sequence.publish(), "publish");
+    }
+  }
+
+  void fork(Sequence& sequence) {
+    auto child = sequence.fork();
+    if (!went_well(child.status(), "fork")) return;
+    const std::string wrong = content::wrong_bytes(*child);
+    expect(wrong.empty(), "after a fork: " + wrong);
+    if (mine_.size() < 3) mine_.push_back(std::move(child).value());
+  }
+
+  // Back to where the ring, a snapshot or the beginning allows.
+  void rewind(Sequence& sequence) {
+    const std::vector<std::uint64_t> recorded = sequence.recorded();
+    Status status;
+    if (!recorded.empty() && below(4) > 0) {
+      status = sequence.rollback(recorded[below(static_cast<std::uint32_t>(recorded.size()))]);
+    } else {
+      const std::uint64_t back = below(6);
+      status = sequence.truncate(sequence.length() - std::min(sequence.length(), back));
+    }
+    if (status.code() == StatusCode::kUnsupported) status = sequence.truncate(0);
+    went_well(status, "rewind");
+    if (sequence.tokens().empty()) went_well(sequence.extend(prompt()), "extend");
+  }
+
+  void verify(Sequence& sequence) {
+    if (!went_well(content::complete(sequence, sequence.tokens().size()), "complete")) return;
+    if (!went_well(sequence.extend({{static_cast<int>(below(2))}}), "extend")) return;
+    auto begun = sequence.begin_verify(Tokens(below(4), static_cast<int>(below(2))));
+    if (!went_well(begun.status(), "begin_verify")) return;
+    VerifySession session = std::move(begun).value();
+    Tokens tokens = sequence.tokens();
+    tokens.insert(tokens.end(), session.tokens().begin() + 1, session.tokens().end());
+    for (std::int32_t layer = 0; layer < content::kPagedLayers; ++layer) {
+      std::vector<float> rows = content::rows_of(tokens, session.start(), tokens.size(), layer);
+      const auto view = content::view_of<codec::RowsView>(rows.data(), session.rows());
+      went_well(session.write(layer, {&view, 1}), "verify write");
+    }
+    for (std::uint64_t row = 0; row < session.rows(); ++row) {
+      const auto state = session.state(row, content::kStateLayer, content::kStateName);
+      if (!went_well(state.status(), "verify state")) return;
+      content::set_state(*state, tokens, session.start() + row + 1);
+    }
+    if (below(4) == 0) return;  // the destructor rolls back
+    const auto accepted = 1 + below(static_cast<std::uint32_t>(session.rows()));
+    went_well(session.commit(accepted).status(), "commit");
+  }
+
+  // Pins pages, which outlive the sequence.
+  void look(const Sequence& sequence) {
+    const std::uint64_t length = sequence.length();
+    if (length == 0 || seen_.size() > 20) return;
+    const std::uint64_t start = below(static_cast<std::uint32_t>(length));
+    auto views = sequence.views(0, start, length);
+    if (!went_well(views.status(), "views")) return;
+    const Tokens tokens = sequence.tokens();
+    for (PageView& view : (*views)[0]) {
+      auto want = content::rows_of(tokens, view.start, view.start + view.positions, 0);
+      seen_.push_back({std::move(view), std::move(want)});
+    }
+  }
+
+  void check_seen() {
+    for (const Seen& seen : seen_) {
+      std::vector<float> got(seen.want.size());
+      // Integers of f16 up to 127: sign, exponent and mantissa say which.
+      const auto* halves = reinterpret_cast<const std::uint16_t*>(seen.view.rows);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const int exponent = (halves[i] >> 10 & 31) - 15;
+        const float size =
+            halves[i] << 1 == 0
+                ? 0.0F
+                : std::ldexp(1.0F + static_cast<float>(halves[i] & 1023) / 1024.0F, exponent);
+        got[i] = (halves[i] & 0x8000) != 0 ? -size : size;
+      }
+      expect(got == seen.want, "a pinned page has changed");
+    }
+  }
+
+  void inspect() {
+    const CacheStats stats = cache_.stats();
+    expect(stats.used_bytes <= stats.committed_bytes && stats.committed_bytes <= stats.peak_bytes &&
+               stats.committed_bytes <= stats.budget_bytes,
+           "the ledger");
+    if (below(4) == 0) went_well(cache_.resize((32 + 8 * below(5)) << 20), "resize");
+    const Tokens tokens = prompt();
+    const Explanation said = cache_.explain(tokens, space());
+    expect(said.cached_tokens <= said.matched_tokens && said.matched_tokens <= tokens.size(),
+           "explain");
+    for (std::size_t group = 0; group < cache_.plan().groups().size(); ++group) {
+      const auto live = cache_.page_refs(group);
+      for (const PageRefs& page : *live) expect(page.refs >= page.indexed, "page_refs");
+    }
+    if (below(16) == 0) cache_.clear();
+  }
+
+  void save_and_load() {
+    const std::string path = testing::TempDir() + "kvcache_stress_" + std::to_string(seed_);
+    const auto saved = cache_.save(path, prompt(), {}, {.replace = true});
+    if (saved.is_ok()) {
+      went_well(cache_.load(path, {}).status(), "load");
+    } else {
+      expect(saved.status().code() == StatusCode::kNotFound, saved.status().message());
+    }
+    std::filesystem::remove_all(path);
+  }
+
+  // Calls of several threads on one sequence: any may be refused, none may do harm.
+  void disturb() {
+    Sequence& sequence = shared_[below(static_cast<std::uint32_t>(shared_.size()))];
+    const Tokens tokens = sequence.tokens();
+    Status status;
+    switch (below(10)) {
+      case 0:
+        status = sequence.extend(Tokens(1 + below(3), 1));
+        break;
+      case 1:
+        status = sequence.snapshot().status();
+        break;
+      case 2:
+        status = sequence.publish();
+        break;
+      case 3:
+        status = sequence.fork().status();
+        break;
+      case 4:
+        status = sequence.truncate(below(20));
+        break;
+      case 5:
+        status = sequence.record().status();
+        break;
+      case 6:
+        status = sequence.rollback(below(20));
+        break;
+      case 7: {
+        auto session = sequence.begin_verify({{1, 0}});
+        if (session) status = session->commit(1 + below(3)).status();
+        break;
+      }
+      case 8:
+        status = sequence.views(0, 0, below(20)).status();
+        break;
+      default:
+        status = grow_shared(sequence, tokens);
+    }
+    expect(status.code() != StatusCode::kInternal, status.message());
+  }
+
+  static Status grow_shared(Sequence& sequence, const Tokens& tokens) {
+    const std::uint64_t start = sequence.length();
+    if (tokens.size() <= start) return Status::ok();
+    for (std::int32_t layer = 0; layer < content::kPagedLayers; ++layer) {
+      std::vector<float> rows = content::rows_of(tokens, start, start + 1, layer);
+      const auto view = content::view_of<codec::RowsView>(rows.data(), 1);
+      if (Status status = sequence.write(layer, start, {&view, 1}); !status) return status;
+    }
+    return sequence.advance(1);
+  }
+
+  Cache& cache_;
+  std::array<Sequence, 3>& shared_;
+  const std::uint32_t seed_;
+  std::mt19937 rng_;
+  std::vector<Sequence> mine_;
+  std::vector<Seen> seen_;
+  std::string error_;
+};
+
+// Shared sequences live in a space of their own: what racing threads write there is nobody's hit.
+CacheStats stress(std::uint64_t capacity_blocks) {
+  auto plan = StatePlan::create(content::decls(), {64 << 20, 4, 64, 3});
+  EXPECT_TRUE(plan.is_ok()) << plan.status().message();
+  const auto cache =
+      Cache::create(std::move(plan).value(), {.policy = "lru", .capacity_blocks = capacity_blocks})
+          .value();
+  std::array<Sequence, 3> shared;
+  for (Sequence& sequence : shared) {
+    sequence = cache->open(Tokens(30, 1), {"shared", "", ""}).value();
+  }
+  std::vector<Worker> workers;
+  for (std::uint32_t seed = 1; seed <= kThreads; ++seed) workers.emplace_back(*cache, shared, seed);
+  std::vector<std::thread> threads;
+  for (Worker& worker : workers) threads.emplace_back([&worker] { worker.run(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Worker& worker : workers) EXPECT_EQ(worker.error(), "");
+  for (Sequence& sequence : shared) sequence.close();
+  cache->clear();
+  const CacheStats stats = cache->stats();
+  EXPECT_EQ(stats.used_bytes, 0U);
+  EXPECT_EQ(stats.pages + stats.slots + stats.snapshots + stats.ring_snapshots, 0U);
+  EXPECT_EQ(stats.open_sequences + stats.indexed_blocks + stats.indexed_snapshots, 0U);
+  EXPECT_GT(stats.hits, 0U);
+  return stats;
+}
+
+TEST(Stress, EightThreadsWithRoomForAll) { EXPECT_EQ(stress(0).evicted_blocks, 0U); }
+
+TEST(Stress, EightThreadsThatEvictEachOther) { EXPECT_GT(stress(64).evicted_blocks, 0U); }
+
+}  // namespace
+}  // namespace kvcache
