@@ -505,6 +505,14 @@ class Driver:
             want = 0 if twin.state is None else twin.state[part.layer, part.name]
             assert np.array_equal(array, np.broadcast_to(want, array.shape).astype(array.dtype))
 
+    def has_lossy(self, adapter: str, tokens: list[int]) -> bool:
+        """Whether a snapshot of a prefix is one that files do not hold."""
+        known = self.reference.index.get(adapter, {})
+        path = [
+            known[tuple(tokens[:n])] for n in range(1, self.reference.matched(adapter, tokens) + 1)
+        ]
+        return any(at.snapshot is not None and at.snapshot.kept != "exact" for at in path)
+
     def explain(self, tokens: list[int], adapter: str = "") -> None:
         said = self.cache.explain(tokens, adapter=adapter)
         matched = self.reference.matched(adapter, tokens)

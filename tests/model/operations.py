@@ -137,7 +137,8 @@ def save_and_load(driver: Driver, draw: Draw) -> None:
         assert (saved or 0) <= expected
         assert saved == expected or not driver.exact or refused
         if refused is not None:
-            assert expected == 0 or not driver.exact, refused
+            lossy = isinstance(refused, UnsupportedError) and driver.has_lossy(adapter, tokens)
+            assert expected == 0 or lossy or not driver.exact, refused
             return
         assert driver.cache.load(path, adapter=adapter) == saved
         other = Cache(driver.plan)
