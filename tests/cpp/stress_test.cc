@@ -2,6 +2,7 @@
 // that they share: no race (under ThreadSanitizer), no wrong byte, nothing left at the end.
 // KVCACHE_STRESS_ROUNDS: operations of each thread.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -220,8 +221,9 @@ class Worker {
            "the ledger");
     if (below(4) == 0) went_well(cache_.resize((32 + 8 * below(5)) << 20), "resize");
     const Tokens tokens = prompt();
-    const Explanation said = cache_.explain(tokens, space());
-    expect(said.cached_tokens <= said.matched_tokens && said.matched_tokens <= tokens.size(),
+    const auto said = cache_.explain(tokens, space());
+    expect(said && said->cached_tokens <= said->matched_tokens &&
+               said->matched_tokens <= tokens.size(),
            "explain");
     for (std::size_t group = 0; group < cache_.plan().groups().size(); ++group) {
       const auto live = cache_.page_refs(group);
@@ -231,7 +233,8 @@ class Worker {
   }
 
   void save_and_load() {
-    const std::string path = testing::TempDir() + "kvcache_stress_" + std::to_string(seed_);
+    const std::string path = testing::TempDir() + "kvcache_stress_" + std::to_string(getpid()) +
+                             "_" + std::to_string(seed_);
     const auto saved = cache_.save(path, prompt(), {}, {.replace = true});
     if (saved.is_ok()) {
       went_well(cache_.load(path, {}).status(), "load");

@@ -142,12 +142,12 @@ std::size_t Pool::try_release(std::span<const ItemId> ids) {
 
 void Pool::retain_indexed(ItemId id) {
   retain(id);
-  ++items_[id].indexed;
+  if (items_[id].indexed++ == 0) ++indexed_items_;
 }
 
 void Pool::release_indexed(ItemId id) {
   KVCACHE_CHECK(items_[id].indexed > 0);
-  --items_[id].indexed;
+  if (--items_[id].indexed == 0) --indexed_items_;
   release(id);
 }
 

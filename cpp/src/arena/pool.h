@@ -52,6 +52,8 @@ class Pool {
   void release_indexed(ItemId id);
   std::uint32_t refs(ItemId id) const { return items_[id].refs; }
   std::uint32_t indexed(ItemId id) const { return items_[id].indexed; }
+  // Items that the index holds.
+  std::uint64_t indexed_items() const { return indexed_items_; }
   // True when somebody else than the index holds the item.
   bool in_use(ItemId id) const { return items_[id].refs > items_[id].indexed; }
   // Whether `id` may be passed to the calls above; any number is answered.
@@ -119,6 +121,7 @@ class Pool {
   FreeBitmap free_items_;                 // of committed spans
   FreeBitmap free_spans_;                 // seen before, not committed
   FreeBitmap idle_spans_;                 // committed, without a live item; unused with one_item_
+  std::uint64_t indexed_items_ = 0;
   std::uint64_t live_items_ = 0;
   std::uint64_t committed_spans_ = 0;
   std::uint64_t idle_count_ = 0;

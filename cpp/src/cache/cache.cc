@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/checked.h"
 #include "cache/cache_core.h"
 #include "layout/spans.h"
 
@@ -129,17 +130,20 @@ std::uint64_t CacheCore::now_ms(std::optional<std::uint64_t> callers) {
 }
 
 void CacheCore::trim_ledger() {
-  if (backing || capacity_blocks == 0) return;
-  const prefix::IndexCounts& counts = index.counts();
-  for (;;) {
-    // Snapshots count by the blocks that their bytes would hold.
-    const double snapshots = static_cast<double>(counts.snapshots) *
-                             static_cast<double>(plan.slot_bytes()) /
-                             static_cast<double>(plan.block_bytes());
-    if (static_cast<double>(counts.blocks) + snapshots <= static_cast<double>(capacity_blocks) ||
-        !index.evict_one()) {
-      return;
+  if (backing || capacity_blocks == 0 || plan.block_bytes() == 0) return;
+  const std::uint64_t most = checked_mul(capacity_blocks, plan.block_bytes()).value_or(UINT64_MAX);
+  const auto stored_bytes = [&] {
+    std::uint64_t bytes = 0;
+    const auto add = [&](const arena::Pool& pool) {
+      bytes += pool.indexed_items() * pool.item_bytes();
+    };
+    for (const arena::Pool* pool : pools.pages) add(*pool);
+    for (const arena::Pool* pool : pools.by_format) {
+      if (pool != nullptr) add(*pool);
     }
+    return bytes;
+  };
+  while (stored_bytes() > most && index.evict_one()) {
   }
 }
 
