@@ -155,7 +155,8 @@ def save_and_load(driver: Driver, draw: Draw) -> None:
 @on_cache(0.3)
 def resize(driver: Driver, draw: Draw) -> None:
     """Another budget; what is open stays, and with room for all nothing is evicted."""
-    memory = driver.plan.memory_bytes * draw.pick([2, 3, 4]) // 4
+    parts = [4, 6, 8] if driver.exact else [2, 3, 4]  # of the plan's four
+    memory = driver.plan.memory_bytes * draw.pick(parts) // 4
     before = driver.cache.stats()
     _, refused = outcome(lambda: driver.cache.resize(memory))
     assert refused is None or (isinstance(refused, OutOfCapacityError) and not driver.exact)
