@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.policy import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
+    from kvcache.snapshot import *
     from kvcache.speculate import VerifySession as VerifySession
     from kvcache.state import *
     from kvcache.stats import *

@@ -126,6 +126,14 @@ cdef extern from "kvcache/c.h" nogil:
         const kvcache_sequence* sequence, int32_t layer, uint64_t start,
         const kvcache_rows* components, size_t component_count
     )
+    kvcache_status kvcache_sequence_write_records(
+        kvcache_sequence* sequence, int32_t layer, const char* name, uint64_t first,
+        const kvcache_rows* rows
+    )
+    kvcache_status kvcache_sequence_read_records(
+        const kvcache_sequence* sequence, int32_t layer, const char* name, uint64_t first,
+        const kvcache_rows* rows
+    )
     kvcache_status kvcache_sequence_state(
         const kvcache_sequence* sequence, int32_t layer, const char* name, void** out_data,
         uint64_t* out_bytes

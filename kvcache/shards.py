@@ -38,7 +38,8 @@ def reshard(model: Model, sources: SequenceOf[Sequence], targets: SequenceOf[Seq
     Raises:
         InvalidArgumentError: ranks that differ in tokens or length, a plan that is not that of
             ``model`` divided over so many ranks, or a size that cannot be divided; nothing was
-            changed. UnsupportedError: which channels of a convolution belong together is unknown.
+            changed. UnsupportedError: which channels of a convolution belong together is unknown,
+            or the model keeps pooled records or integer rows; nothing was changed.
         NotFoundError: a window of the sources has dropped positions that the targets lack.
         OutOfCapacityError: no page is free on a target.
     """
@@ -46,6 +47,12 @@ def reshard(model: Model, sources: SequenceOf[Sequence], targets: SequenceOf[Seq
         raise InvalidArgumentError(f"model: expected the whole model, got that of tp={model.tp}")
     length = _check_tokens(sources, targets)
     whole = declare(model.schedule)
+    for decl in whole:
+        floating = decl.dtype in (DType.F16, DType.BF16, DType.F32, DType.I8)
+        if decl.kind is StateKind.PAGED_KV and not (floating and decl.record_tokens == 1):
+            raise UnsupportedError(
+                f"{decl.id}: pooled records and integer rows are not moved between ranks"
+            )
     parts = dict(model.channel_parts)
     moves = [
         _slices(whole, parts, sources, "sources"),

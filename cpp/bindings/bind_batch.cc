@@ -1,3 +1,4 @@
+#include <pybind11/critical_section.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -41,11 +42,13 @@ class ArrayBatch {
   explicit ArrayBatch(const std::vector<Sequence*>& sequences) : batch_(make(sequences)) {}
 
   Batch& batch() { return batch_; }
-  py::object block_table(std::size_t group) {
+  // `self` is this object's handle in Python: it guards what has been shown.
+  py::object block_table(py::handle self, std::size_t group) {
     const BatchTable table = [&] {
       const ReleaseGil nogil;
       return unwrap(batch_.block_table(group));
     }();
+    const py::scoped_critical_section guard(self);
     if (group >= shown_.size()) shown_.resize(group + 1);
     Shown& shown = shown_[group];
     if (shown.data != table.data) {
@@ -172,7 +175,10 @@ void bind_batch(py::module_& m) {
            py::arg("components"))
       .def("read", &read_rows, py::arg("layer"), py::arg("starts"), py::arg("counts"),
            py::arg("components"))
-      .def("block_table", &ArrayBatch::block_table)
+      .def("block_table",
+           [](const py::object& self, std::size_t group) {
+             return self.cast<ArrayBatch&>().block_table(self, group);
+           })
       .def("fill_block_table", &fill_table);
   m.def("write_layers", &write_layers, py::arg("sequence"), py::arg("start"), py::arg("layers"));
   m.def("read_layers", &read_layers, py::arg("sequence"), py::arg("start"), py::arg("layers"));

@@ -41,20 +41,12 @@ Ids allocate_many(PagePool& pool, std::uint64_t count) {
 }
 
 // The array's base holds a reference to the block, so that it is not handed out anew meanwhile.
-py::array view(const std::shared_ptr<PagePool>& pool, const py::int_& value) {
-  struct Pin {
-    std::shared_ptr<PagePool> pool;
-    std::int32_t id;
-  };
-  const std::int32_t id = as_id(value);
-  auto pin = std::make_unique<Pin>(pool, id);
-  std::byte* data = unwrap(pool->data(id));
-  unwrap(pool->retain({&id, 1}));
-  py::capsule owner(pin.release(), [](void* held) {
-    const std::unique_ptr<Pin> gone(static_cast<Pin*>(held));
-    (void)gone->pool->free({&gone->id, 1}).is_ok();  // it was live: the array held it
-  });
-  const auto bytes = static_cast<py::ssize_t>(pool->block_bytes());
+py::array view(PagePool& pool, const py::int_& value) {
+  using Pin = std::shared_ptr<std::byte>;
+  auto pin = std::make_unique<Pin>(unwrap(pool.pin(as_id(value))));
+  std::byte* data = pin->get();
+  py::capsule owner(pin.release(), [](void* held) { delete static_cast<Pin*>(held); });
+  const auto bytes = static_cast<py::ssize_t>(pool.block_bytes());
   return py::array_t<std::uint8_t>({bytes}, {1}, reinterpret_cast<std::uint8_t*>(data), owner);
 }
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.declarations import paged
+from support.declarations import paged, recurrent
 from support.evict_traces import ADVERSARIAL, branching
 from support.price_list_reference import PriceList
 
@@ -120,3 +120,18 @@ def test_a_wrong_hint_or_cost_is_refused_and_changes_nothing():
     for costs in (CostModel(flops_per_token=-1), CostModel(flops_per_token=float("nan"))):
         with pytest.raises(InvalidArgumentError, match="costs: FLOPs must be"):
             make_cache("lru", costs=costs)
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_recomputing_may_cost_nothing_and_pages_there_may_be_none(policy):
+    plan = StatePlan([recurrent(0, "state.s", 64, 64)], memory="256KiB", block_tokens=4)
+    cache = Cache(plan, policy=policy, costs=CostModel(flops_per_token=0))
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        tokens = random.integers(0, 4, size=random.integers(2, 40))
+        with cache.open(tokens) as sequence:
+            sequence.advance(max(0, len(tokens) - sequence.length - 1))
+            sequence.snapshot()
+            sequence.publish()
+    cache.clear()
+    assert cache.stats().snapshots == cache.stats().indexed_snapshots == 0

@@ -263,3 +263,16 @@ def test_metadata_stays_below_100_bytes_a_block() -> None:
 def test_it_is_public_and_says_what_it_is() -> None:
     assert kvcache.PagePool is PagePool
     assert repr(pool_of()) == "<PagePool 0 of 8 blocks of 1024 bytes>"
+
+
+def test_a_view_keeps_its_block_when_the_references_are_freed() -> None:
+    pool = PagePool(2, 4096)
+    block = pool.allocate()
+    view = pool.view(block)
+    with pytest.raises(InvalidArgumentError, match="not live"):
+        pool.free([block, block])  # one of the two is the view's
+    pool.free([block])
+    assert pool.allocate() != block
+    view[:] = 1
+    del view
+    assert pool.allocate() == block

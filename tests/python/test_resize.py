@@ -254,3 +254,16 @@ def test_options_out_of_range_are_refused(values: dict[str, Any]) -> None:
 def test_memory_must_be_options() -> None:
     with pytest.raises(InvalidArgumentError, match="memory: expected MemoryOptions"):
         make_cache(4, memory="huge")
+
+
+def test_a_budget_need_not_be_a_multiple_of_anything() -> None:
+    cache = make_cache(16, fixed=True)
+    for turn in range(60):
+        tokens = prompt(turn % 7, 2 + turn % 5)
+        with serve(cache, tokens, publish=False) as sequence:
+            sequence.snapshot()
+            sequence.publish()
+        cache.resize((10 + turn % 6) * PAGE + 1234 + turn)
+    cache.clear()
+    with serve(cache, prompt(1, 8)) as sequence:
+        check(sequence, prompt(1, 8))

@@ -243,3 +243,37 @@ def test_no_later_sequence_gets_rows_that_saw_dropped_positions(data: st.DataObj
             check(again, true, window)
     cache.clear()
     assert cache.stats().pages == 0
+
+
+@pytest.mark.parametrize("drop", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("keep", [0, 1, 5])
+def test_a_window_never_goes_back_to_rows_that_were_not_moved(keep: int, drop: int) -> None:
+    for position in range(16 - drop):
+        cache = cache_of(window=8)
+        with cache.open(list(range(300, 400))) as other:
+            run(other, [])  # so that a page of the pool is full of another's rows
+        seen: list[int] = []
+        with cache.open(list(range(16))) as sequence:
+            run(sequence, seen)
+            try:
+                sequence.shift(keep, drop)
+            except UnsupportedError:
+                return
+            del seen[keep : keep + drop]
+            try:
+                sequence.truncate(position)
+            except UnsupportedError:
+                pass
+            else:
+                del seen[position:]
+            check(sequence, seen, 8)
+
+
+def test_a_shift_through_a_media_item_keeps_the_item_of_what_stays() -> None:
+    cache = cache_of()
+    prompt, media = [1, 2, 3, 4, *[9] * 8, *[5] * 8], [(4, 8, b"image")]
+    with cache.open(prompt, media=media) as sequence:
+        run(sequence, [])
+        sequence.shift(8, 4)
+        sequence.publish()
+    assert cache.explain([1, 2, 3, 4, *[9] * 8]).cached_tokens == 4

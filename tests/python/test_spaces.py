@@ -247,3 +247,18 @@ def test_erase_does_not_disturb_an_open_sequence() -> None:
         sequence.advance(1)
         sequence.publish()
     assert reused(cache, [*PROMPT, 1, 2]) == (27, 27)
+
+
+def test_one_item_over_different_pad_tokens() -> None:
+    """The pads are tokens like others: a path is of an item and of them."""
+    plan = StatePlan(SHAPES["full"], memory="4MiB", block_tokens=4)
+    cache = Cache(plan, backing=False)
+    for pad in (9, 8):
+        with cache.open([1, 2, pad, pad, pad, pad, 3], media=[(2, 4, b"A")]) as sequence:
+            assert sequence.cached_tokens == (0 if pad == 9 else 2)
+            sequence.advance(7 - sequence.length)
+            sequence.publish()
+    for pad in (9, 8):
+        prompt = [1, 2, pad, pad, pad, pad, 3, 4]
+        assert cache.explain(prompt, media=[(2, 4, b"A")]).cached_tokens == 7
+        assert cache.explain(prompt, media=[(2, 4, b"B")]).cached_tokens == 2

@@ -110,17 +110,24 @@ def declarations(cls: type[Any]) -> st.SearchStrategy[Any]:
         "row_scale_bytes": st.just(0),
         "window": st.just(0),
         "record_tokens": st.just(1),
+        "chunked": st.just(False),
+        "sinks": st.just(0),
     }
+    every_position = {"window": st.just(0), "chunked": st.just(False), "sinks": st.just(0)}
+    windows = {"window": st.integers(1, 64), "record_tokens": st.just(1)}
+    sliding = {"chunked": st.just(False), "sinks": st.integers(0, 8)}
+    chunked = {"chunked": st.just(True), "sinks": st.just(0)}
     paged = {
         "kind": st.just(StateKind.PAGED_KV),
         "row_scale_bytes": st.sampled_from([0, 4]),
-        "window": st.integers(0, 64),
-        "record_tokens": st.integers(1, 4),
     }
+    records = {"record_tokens": st.integers(1, 4)}
     recurrent = {"kind": st.just(StateKind.RECURRENT)}
     cache = {"kind": st.sampled_from([kind for kind in StateKind if kind.is_cache])}
     return (
-        built_by_fields(cls, **common, **no_rule, **paged)
+        built_by_fields(cls, **common, **no_rule, **paged, **every_position, **records)
+        | built_by_fields(cls, **common, **no_rule, **paged, **windows, **sliding)
+        | built_by_fields(cls, **common, **no_rule, **paged, **windows, **chunked)
         | built_by_fields(cls, **common, **no_rows, **recurrent)
         | built_by_fields(cls, **common, **no_rule, **no_rows, **cache)
     )

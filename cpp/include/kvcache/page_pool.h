@@ -58,6 +58,8 @@ class PagePool {
   // First byte of a live block, stable while it lives. kInvalidArgument: the id is not live.
   // kUnsupported: a ledger.
   Result<std::byte*> data(std::int32_t id) const;
+  // The same, with a reference that lives as long as the pointer and that free() cannot take.
+  Result<std::shared_ptr<std::byte>> pin(std::int32_t id);
 
   std::uint64_t blocks() const;       // in all
   std::uint64_t live_blocks() const;  // with a reference

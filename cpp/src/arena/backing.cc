@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "layout/spans.h"
 
 namespace kvcache::arena {
 namespace {
@@ -219,6 +220,7 @@ void Backing::insert_spare(Offset offset, std::uint64_t bytes) {
 }
 
 void Backing::trim(std::uint64_t bytes) {
+  bytes -= bytes % kOsPageBytes;  // memory is cut at pages of the system only
   while (spare_bytes_ > bytes) {
     const auto [first, length] = *spare_.rbegin();
     const std::uint64_t gone = std::min(length, spare_bytes_ - bytes);

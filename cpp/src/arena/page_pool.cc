@@ -123,6 +123,19 @@ Result<std::byte*> PagePool::data(std::int32_t id) const {
   return bytes;
 }
 
+Result<std::shared_ptr<std::byte>> PagePool::pin(std::int32_t id) {
+  const auto bytes = data(id);
+  if (!bytes) return bytes.status();
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->pool.is_live(id)) return state_->not_live("pin", id, 0);
+  state_->pool.retain_indexed(id);
+  return std::shared_ptr<std::byte>(*bytes, [state = state_, id](std::byte*) {
+    if (!state->mutex.is_own_process()) return;
+    const std::lock_guard last(state->mutex);
+    state->pool.release_indexed(id);
+  });
+}
+
 std::uint64_t PagePool::blocks() const {
   return state_->mutex.is_own_process() ? state_->blocks : 0;
 }

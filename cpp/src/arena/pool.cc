@@ -126,7 +126,7 @@ void Pool::release_many(std::span<const ItemId> ids) {
 
 std::size_t Pool::try_release(std::span<const ItemId> ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (is_live(ids[i])) {
+    if (is_live(ids[i]) && items_[ids[i]].refs > items_[ids[i]].indexed) {
       --items_[ids[i]].refs;
       continue;
     }

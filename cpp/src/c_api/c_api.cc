@@ -222,23 +222,27 @@ kvcache_status kvcache_sequence_advance(kvcache_sequence* sequence, uint64_t pos
 kvcache_status kvcache_sequence_write_records(kvcache_sequence* sequence, int32_t layer,
                                               const char* name, uint64_t first,
                                               const kvcache_rows* rows) {
-  if (sequence == nullptr || name == nullptr || rows == nullptr) {
-    return null_argument("sequence, name or rows");
-  }
-  const auto views = views_from<kvcache::codec::RowsView>(rows, 1);
-  if (!views) return fail(views.status());
-  return done(sequence->sequence.write_records(layer, name, first, views->front()));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || name == nullptr || rows == nullptr) {
+      return null_argument("sequence, name or rows");
+    }
+    const auto views = views_from<kvcache::codec::RowsView>(rows, 1);
+    if (!views) return fail(views.status());
+    return done(sequence->sequence.write_records(layer, name, first, views->front()));
+  });
 }
 
 kvcache_status kvcache_sequence_read_records(const kvcache_sequence* sequence, int32_t layer,
                                              const char* name, uint64_t first,
                                              const kvcache_rows* rows) {
-  if (sequence == nullptr || name == nullptr || rows == nullptr) {
-    return null_argument("sequence, name or rows");
-  }
-  const auto views = views_from<kvcache::codec::MutableRowsView>(rows, 1);
-  if (!views) return fail(views.status());
-  return done(sequence->sequence.read_records(layer, name, first, views->front()));
+  return guarded([&]() -> kvcache_status {
+    if (sequence == nullptr || name == nullptr || rows == nullptr) {
+      return null_argument("sequence, name or rows");
+    }
+    const auto views = views_from<kvcache::codec::MutableRowsView>(rows, 1);
+    if (!views) return fail(views.status());
+    return done(sequence->sequence.read_records(layer, name, first, views->front()));
+  });
 }
 
 kvcache_status kvcache_sequence_snapshot(kvcache_sequence* sequence) {

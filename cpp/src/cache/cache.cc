@@ -44,7 +44,7 @@ Result<evict::Costs> eviction_costs(const StatePlan& plan, const CostModel& mode
   }
   evict::Costs costs;
   costs.block_tokens = plan.block_tokens();
-  costs.block_bytes = plan.block_bytes();
+  costs.block_bytes = std::max<std::uint64_t>(plan.block_bytes(), 1);  // 0: a model without pages
   costs.snapshot_bytes = plan.slot_bytes();  // of one that is stored whole
   // What is no longer stored is remembered in a small part of what can be.
   constexpr std::uint64_t kLeast = 32 << 20;

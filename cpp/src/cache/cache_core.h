@@ -95,6 +95,8 @@ struct SequenceCore {
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
 
+  // Own. Forgets what was known of the path past `position`.
+  void forget_after(std::uint64_t position);
   // Own. Stops of what is known and has not run.
   std::vector<prefix::Stop> stops() const;
   // Own. Why a snapshot at length() is worth taking.

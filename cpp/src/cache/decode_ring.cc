@@ -71,6 +71,7 @@ Status Sequence::rollback(std::uint64_t position) {
   }
   const std::lock_guard lock(cache.mutex);
   state.truncate(position);
+  core_->forget_after(position);
   return Status::ok();
 }
 

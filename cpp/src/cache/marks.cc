@@ -6,6 +6,11 @@
 
 namespace kvcache {
 
+void SequenceCore::forget_after(std::uint64_t position) {
+  std::erase_if(marks, [=](const prefix::Mark& mark) { return mark.position > position; });
+  std::erase_if(branches, [=](std::uint64_t branch) { return branch > position; });
+}
+
 std::vector<prefix::Stop> SequenceCore::stops() const {
   prefix::PlacementInput input;
   input.length = state->length();

@@ -272,8 +272,7 @@ Status Sequence::truncate(std::uint64_t position) {
   const std::lock_guard lock(cache.mutex);
   if (source.item != kNoItem) cache.pools.of(source).release(source.item);
   state.truncate(position);
-  std::erase_if(core_->marks, [=](const prefix::Mark& mark) { return mark.position > position; });
-  std::erase_if(core_->branches, [=](std::uint64_t branch) { return branch > position; });
+  core_->forget_after(position);
   return Status::ok();
 }
 

@@ -26,9 +26,7 @@ Status Sequence::shift(std::uint64_t keep, std::uint64_t drop) {
     const std::lock_guard lock(cache.mutex);
     state.finish_shift(span, std::move(shifts).value());
   }
-  state.forget_media(keep);
-  std::erase_if(core_->marks, [=](const prefix::Mark& mark) { return mark.position > keep; });
-  std::erase_if(core_->branches, [=](std::uint64_t branch) { return branch > keep; });
+  core_->forget_after(keep);
   core_->cached_tokens = std::min(core_->cached_tokens, keep);
   core_->matched_tokens = std::min(core_->matched_tokens, keep);
   return Status::ok();

@@ -133,7 +133,8 @@ class FactPolicy : public Policy {
   // FLOPs that a byte saves when the unit is used: of a run's last block, or of a snapshot.
   double flops_per_byte(Unit unit, const UnitFacts& facts) const {
     if (unit.kind == UnitKind::kSnapshot) {
-      return costs_.flops(facts.begin, facts.end) / static_cast<double>(costs_.snapshot_bytes);
+      return costs_.flops(facts.begin, facts.end) /
+             static_cast<double>(std::max<std::uint64_t>(costs_.snapshot_bytes, 1));
     }
     if (facts.end <= facts.begin) return 0;
     const std::uint64_t block = (facts.end - 1) / costs_.block_tokens * costs_.block_tokens;

@@ -116,7 +116,7 @@ void RadixIndex::erase_edge(NodeId id) {
   if (node.label.empty()) {
     edges_.erase(edge(node.parent, node.tokens.front()));
   } else {
-    media_edges_.erase(media_edge(node.parent, node.label));
+    media_edges_.erase(media_edge(node.parent, node.tokens.front(), node.label));
   }
 }
 
@@ -144,6 +144,7 @@ void RadixIndex::clear() {
   drop_all();
   while (reap(1024) > 0) {
   }
+  window_queue_.clear();
   policy_->clear();
 }
 

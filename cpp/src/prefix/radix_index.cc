@@ -126,7 +126,7 @@ void RadixIndex::set_edge(NodeId parent, NodeId child) {
   if (node.label.empty()) {
     edges_[edge(parent, node.tokens.front())] = child;
   } else {
-    media_edges_[media_edge(parent, node.label)] = child;
+    media_edges_[media_edge(parent, node.tokens.front(), node.label)] = child;
   }
 }
 

@@ -144,7 +144,7 @@ class RadixIndex {
   }
 
   static std::string media_label(const MediaSpan& span);
-  static std::string media_edge(NodeId parent, std::string_view label);
+  static std::string media_edge(NodeId parent, std::int32_t token, std::string_view label);
   static std::uint64_t outside_media(std::span<const MediaSpan> media, std::uint64_t position);
 
   NodeId child_of(NodeId parent, std::int32_t token, const MediaSpan* media) const;

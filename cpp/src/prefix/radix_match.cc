@@ -13,8 +13,9 @@ std::string RadixIndex::media_label(const MediaSpan& span) {
   return std::to_string(span.length) + ':' + span.digest;
 }
 
-std::string RadixIndex::media_edge(NodeId parent, std::string_view label) {
+std::string RadixIndex::media_edge(NodeId parent, std::int32_t token, std::string_view label) {
   std::string key(reinterpret_cast<const char*>(&parent), sizeof(parent));
+  key.append(reinterpret_cast<const char*>(&token), sizeof(token));
   return key.append(label);
 }
 
@@ -22,7 +23,7 @@ std::string RadixIndex::media_edge(NodeId parent, std::string_view label) {
 RadixIndex::NodeId RadixIndex::child_of(NodeId parent, std::int32_t token,
                                         const MediaSpan* media) const {
   if (media != nullptr) {
-    const auto child = media_edges_.find(media_edge(parent, media_label(*media)));
+    const auto child = media_edges_.find(media_edge(parent, token, media_label(*media)));
     return child == media_edges_.end() ? kNoNode : child->second;
   }
   const auto child = edges_.find(edge(parent, token));

@@ -9,6 +9,14 @@ namespace kvcache::prefix {
 
 void RadixIndex::queue_windows(NodeId id) {
   if (std::exchange(nodes_[id].window_queued, true)) return;
+  if (window_queue_.size() > 2 * nodes_.size()) {
+    // Of runs that have gone, one entry each stays behind; every run that is here has one.
+    std::erase_if(window_queue_, [this](NodeId queued) {
+      return !std::exchange(nodes_[queued].window_queued, false);
+    });
+    for (const NodeId queued : window_queue_) nodes_[queued].window_queued = true;
+    nodes_[id].window_queued = true;
+  }
   window_queue_.push_back(id);
 }
 

@@ -167,14 +167,18 @@ void SequenceState::finish_shift(const ShiftSpan& span, std::vector<GroupShift> 
     }
     tables_[group].rearrange(std::move(shift.pages), std::move(shift.owned));
   }
+  shifted_from_ =
+      std::min(shifted_from_, span.keep / plan_->block_tokens() * plan_->block_tokens());
+  shifted_to_ = length_ - span.drop;
   // A snapshot further on is of positions that are others now.
   while (!snapshots_.empty() && snapshots_.back().position > span.keep) {
-    if (snapshots_.back().item != kNoItem) pools_.snapshots->release(snapshots_.back().item);
+    drop(snapshots_.back());
     snapshots_.pop_back();
   }
   const auto first = tokens_.begin() + static_cast<std::ptrdiff_t>(span.keep);
   tokens_.erase(first, first + static_cast<std::ptrdiff_t>(span.drop));
   length_ -= span.drop;
+  std::erase_if(media_, [&](const MediaSpan& item) { return item.start >= span.keep; });
   if (shared_until_ > span.keep) {
     shared_until_ = std::max(span.keep, shared_until_ - std::min(shared_until_, span.drop));
   }

@@ -82,6 +82,8 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.length_ = length_;
   child.shared_until_ = length_;
   child.private_from_ = private_from_;
+  child.shifted_from_ = shifted_from_;
+  child.shifted_to_ = shifted_to_;
   child.written_ = written_;
   child.records_ = records_;
   child.clip_frontiers();
@@ -128,7 +130,9 @@ Status SequenceState::check_truncate(std::uint64_t position) const {
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     const Group& needs = plan_->groups()[group];
     const BlockRange live = needs.live_blocks(position, block);
-    if (!tables_[group].resident(live.first, live.last) ||
+    const bool not_moved = position > shifted_from_ && position < shifted_to_ &&
+                           needs.live_start(position) < needs.live_start(shifted_to_);
+    if (not_moved || !tables_[group].resident(live.first, live.last) ||
         !tables_[group].resident(0, needs.sink_blocks(position, block))) {
       return Status::unsupported("truncate to ", position, ": a window of ", needs.window,
                                  " has dropped positions from ", needs.live_start(position),
@@ -153,9 +157,13 @@ void SequenceState::truncate(std::uint64_t position) {
   ring_.truncate_after(position);
   shared_until_ = std::min(shared_until_, position);
   if (position <= private_from_) private_from_ = UINT64_MAX;
+  if (position <= shifted_from_) {
+    shifted_from_ = UINT64_MAX;
+    shifted_to_ = 0;
+  }
   length_ = position;
   tokens_.resize(position);
-  // Half a media item is none: its other half may be another's now.
+  // The half that stays of a media item is still that item's.
   std::erase_if(media_, [=](const MediaSpan& span) { return span.start >= position; });
   clip_frontiers();
 }

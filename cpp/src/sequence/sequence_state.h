@@ -170,12 +170,8 @@ class SequenceState {
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
-  // Own. Media that do not lie before `position` whole.
-  void forget_media(std::uint64_t position) {
-    std::erase_if(media_, [=](const MediaSpan& s) { return s.start + s.length > position; });
-  }
-  void mark_published();               // own: rows below publishable() are visible to others
-  void mark_seen(std::uint64_t stop);  // own: and so are those below `stop`
+  void mark_published();                  // own: rows below publishable() are visible to others
+  void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
 
   // ---- Records of streams, by their index; what the calls above are to rows -----------------
   std::uint64_t records(const Stream& stream) const { return records_[stream.index]; }  // own
@@ -225,9 +221,13 @@ class SequenceState {
   std::uint64_t length_ = 0;
   std::uint64_t shared_until_ = 0;           // rows below are visible to others and never rewritten
   std::uint64_t private_from_ = UINT64_MAX;  // rows from here on have seen dropped positions
-  std::vector<std::uint64_t> written_;       // by LayerMap::paged_index
-  std::vector<std::uint64_t> records_;       // written ones, by Stream::index
-  std::vector<BlockTable> tables_;           // by group
+  // A shift moves only rows that its end needs: in [shifted_from_, shifted_to_) others are not
+  // there.
+  std::uint64_t shifted_from_ = UINT64_MAX;
+  std::uint64_t shifted_to_ = 0;
+  std::vector<std::uint64_t> written_;  // by LayerMap::paged_index
+  std::vector<std::uint64_t> records_;  // written ones, by Stream::index
+  std::vector<BlockTable> tables_;      // by group
   ItemId slot_ = kNoItem;
   std::vector<SnapshotRef> snapshots_;  // not published yet, by ascending position
   DecodeRing ring_;                     // a fork begins with an empty one
