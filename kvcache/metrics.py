@@ -7,13 +7,13 @@ Source: https://prometheus.io/docs/instrumenting/exposition_formats/ and /docs/p
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kvcache._arguments import as_text
 from kvcache.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kvcache.stats import CacheStats
 
 __all__ = ["prometheus_text"]
@@ -49,12 +49,13 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def _label_text(labels: Mapping[str, str]) -> str:
+    if not isinstance(labels, Mapping):
+        raise InvalidArgumentError(f"labels: expected names and values, got {labels!r}")
     pairs = []
     for name, value in labels.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise InvalidArgumentError(f"labels: {name!r} is no name of a Prometheus label")
-        if not isinstance(value, str):
-            raise InvalidArgumentError(f"labels[{name!r}]: expected text, got {value!r}")
+        as_text(value, f"labels[{name!r}]")
         escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
         pairs.append(f'{name}="{escaped}"')
     return "{" + ",".join(pairs) + "}" if pairs else ""
@@ -70,7 +71,7 @@ def prometheus_text(stats: CacheStats, labels: Mapping[str, str] | None = None) 
     Raises:
         InvalidArgumentError: a label's name or value that Prometheus would refuse.
     """
-    text = _label_text(labels or {})
+    text = _label_text({} if labels is None else labels)
     lines = []
     for field in type(stats).__slots__:
         name, kind, summary = _METRICS[field]

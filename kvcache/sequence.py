@@ -455,7 +455,8 @@ class Sequence(Marks):
         """Forget everything from ``position`` on, tokens included.
 
         Raises:
-            UnsupportedError: the fixed-size state has no snapshot there, or a window has passed.
+            UnsupportedError: the fixed-size state has no snapshot there, a window has passed, or
+                ``position`` is inside a media item.
             InvalidArgumentError: ``position`` is negative or beyond ``length``.
         """
         self._core.truncate(as_count(position, "position"))
@@ -483,7 +484,8 @@ class Sequence(Marks):
 
         Raises:
             UnsupportedError: `record` was not called there, or its copy has given way to newer
-                ones, or a window has passed, or the plan's ``ring_depth`` is 0. Nothing changed.
+                ones, or a window has passed, or the plan's ``ring_depth`` is 0, or it is inside a
+                media item. Nothing changed.
             InvalidArgumentError: ``position`` is negative or beyond ``length``.
         """
         self._core.rollback(as_count(position, "position"))
@@ -503,8 +505,9 @@ class Sequence(Marks):
 
         Raises:
             UnsupportedError: keys are stored after rotation (see ``rotated_keys`` of `StatePlan`),
-                the model has fixed-size state, or a window would see positions that it has
-                dropped. OutOfCapacityError: no page for rows that change their place.
+                the model has fixed-size state, a media item would be cut, or a window would see
+                positions that it has dropped.
+            OutOfCapacityError: no page for rows that change their place.
             InvalidArgumentError: not within ``length``, or a layer is written beyond it. After an
                 error nothing has changed.
 

@@ -8,6 +8,7 @@ channels, each of their streams by itself. This is what `kvcache.models.from_con
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +42,16 @@ def reshard(model: Model, sources: SequenceOf[Sequence], targets: SequenceOf[Seq
             changed. UnsupportedError: which channels of a convolution belong together is unknown,
             or the model keeps pooled records or integer rows; nothing was changed.
         NotFoundError: a window of the sources has dropped positions that the targets lack.
-        OutOfCapacityError: no page is free on a target.
+        OutOfCapacityError: no page is free on a target; no target has advanced, and the call may be
+            made again.
     """
+    if not hasattr(model, "channel_parts"):
+        raise InvalidArgumentError(
+            f"model: expected what kvcache.models.from_config() returns, got {model!r}"
+        )
+    sources, targets = _sequences(sources, "sources"), _sequences(targets, "targets")
+    if len({id(sequence) for sequence in (*sources, *targets)}) < len(sources) + len(targets):
+        raise InvalidArgumentError("sources and targets: a sequence is there twice")
     if model.tp != 1:
         raise InvalidArgumentError(f"model: expected the whole model, got that of tp={model.tp}")
     length = _check_tokens(sources, targets)
@@ -70,12 +79,20 @@ def reshard(model: Model, sources: SequenceOf[Sequence], targets: SequenceOf[Seq
         target.advance(length - start)
 
 
+def _sequences(side: Iterable[Sequence], name: str) -> list[Sequence]:
+    ranks = list(side) if isinstance(side, Iterable) else []
+    if not ranks:
+        raise InvalidArgumentError(f"{name}: expected one sequence for each rank, got {side!r}")
+    for rank, sequence in enumerate(ranks):
+        if not getattr(sequence, "is_open", False):
+            raise InvalidArgumentError(f"{name}[{rank}]: expected an open sequence: {sequence!r}")
+    return ranks
+
+
 Slices = list[dict[str, list[tuple[slice, slice]]]]  # by rank: (of the whole, of the rank)
 
 
 def _check_tokens(sources: SequenceOf[Sequence], targets: SequenceOf[Sequence]) -> int:
-    if not sources or not targets:
-        raise InvalidArgumentError("sources and targets: expected at least one sequence each")
     length = sources[0].length
     for name, side in (("sources", sources), ("targets", targets)):
         for rank, sequence in enumerate(side):

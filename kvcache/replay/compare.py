@@ -39,7 +39,7 @@ class Job:
         limit: requests to serve, or None for all.
         memory: budget in bytes.
         format: how attention state is stored, as `StatePlan.for_model` takes it.
-        block_tokens: positions in a block.
+        block_tokens: positions in a block; None for what the model takes.
         policy: eviction policy.
         capacity_blocks: blocks that may be kept; 0 for as many as the memory holds.
         real_bytes: whether state is moved and checked.
@@ -50,7 +50,7 @@ class Job:
     limit: int | None
     memory: int
     format: str = "f16"
-    block_tokens: int = 16
+    block_tokens: int | None = None
     policy: str = "lru"
     capacity_blocks: int = 0
     real_bytes: bool = True
@@ -213,7 +213,7 @@ def _outcome(job: Job) -> Outcome:
 
 
 def _bounds(job: Job, capacities: Sequence[int]) -> list[Outcome]:
-    paths = trace_paths(job.requests(), job.block_tokens)
+    paths = trace_paths(job.requests(), job.plan().block_tokens)
     half = len(paths) // 2
     blocks = (sum(map(len, paths[:half])), sum(map(len, paths[half:])))
     most = infinite_hits(paths)

@@ -337,3 +337,12 @@ def test_output_that_cannot_be_written_is_no_traceback(
     assert done.returncode == code
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == (1 if error else 0)
+
+
+def test_policies_are_compared_with_the_block_size_of_the_model(run):
+    code, out, err = run(
+        *("--policy", "lru,gdsf", "--bytes", "none", "--capacity-blocks", "64,128"),
+        *("--requests", 20),
+    )
+    assert (code, err) == (0, "")
+    assert out.count("clairvoyant") == 2

@@ -173,7 +173,7 @@ def test_ranks_that_do_not_fit_are_refused_and_unchanged() -> None:
         fill(full)
         ranks = open_ranks(stack, config, 4)
         wrong = [
-            (lambda: reshard(model, [full], []), "expected at least one"),
+            (lambda: reshard(model, [full], []), "expected one sequence for each rank"),
             (lambda: reshard(from_config(config, tp=2), [full], ranks), "got that of tp=2"),
             (lambda: reshard(model, [full], ranks[:2]), "[2, 8] is no share of [8, 8] over 2"),
             (lambda: reshard(model, [full], ranks[:3]), "[2, 8] is no share of [8, 8] over 3"),
@@ -209,3 +209,18 @@ def test_convolutions_of_unknown_streams_are_refused() -> None:
         ranks = open_ranks(stack, config, 2)
         with pytest.raises(UnsupportedError, match="belong together"):
             reshard(from_config(config), [full], ranks)
+
+
+def test_what_cannot_be_moved_is_refused_before_anything_moves() -> None:
+    model = from_config(CONFIGS["gqa"])
+    cache = kvcache.Cache(kvcache.StatePlan.for_model(model, memory="1MiB"))
+    with cache.open([1, 2]) as one, cache.open([1, 2]) as other:
+        for sources, targets in (([one], [other, other]), ([one, one], [other]), ([one], [one])):
+            with pytest.raises(InvalidArgumentError, match="there twice"):
+                reshard(model, sources, targets)
+        with pytest.raises(InvalidArgumentError, match="model: expected what"):
+            reshard(None, [one], [other])  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="sources: expected one sequence"):
+            reshard(model, one, [other])  # type: ignore[arg-type]
+    with cache.open([1, 2]) as fresh, pytest.raises(InvalidArgumentError, match="open sequence"):
+        reshard(model, [one], [fresh])

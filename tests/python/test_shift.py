@@ -269,11 +269,25 @@ def test_a_window_never_goes_back_to_rows_that_were_not_moved(keep: int, drop: i
             check(sequence, seen, 8)
 
 
-def test_a_shift_through_a_media_item_keeps_the_item_of_what_stays() -> None:
+def test_a_media_item_is_cut_by_nothing() -> None:
     cache = cache_of()
     prompt, media = [1, 2, 3, 4, *[9] * 8, *[5] * 8], [(4, 8, b"image")]
     with cache.open(prompt, media=media) as sequence:
-        run(sequence, [])
-        sequence.shift(8, 4)
+        seen: list[int] = []
+        run(sequence, seen)
+        for call in (
+            lambda: sequence.truncate(5),
+            lambda: sequence.rollback(11),
+            lambda: sequence.shift(8, 8),
+            lambda: sequence.shift(2, 3),
+        ):
+            with pytest.raises(UnsupportedError, match=r"inside the media item of \[4, 12\)"):
+                call()
+        check(sequence, seen)
+        sequence.shift(4, 8)
         sequence.publish()
     assert cache.explain([1, 2, 3, 4, *[9] * 8]).cached_tokens == 4
+    with cache.open(prompt, media=media) as sequence:
+        run(sequence, [*seen[: sequence.length]])
+        sequence.truncate(12)
+        sequence.truncate(4)

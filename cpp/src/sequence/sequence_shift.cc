@@ -36,6 +36,9 @@ Status SequenceState::check_shift(std::uint64_t keep, std::uint64_t drop) const 
     return Status::unsupported("shift: keys are stored after rotation, so they carry the old ",
                                "positions; store them before it and plan with rotated_keys off");
   }
+  for (const std::uint64_t cut : {keep, keep + drop}) {
+    if (Status status = check_outside_media("shift", cut); !status) return status;
+  }
   for (const Group& group : plan_->groups()) {
     if (group.record_tokens != 1) {
       return Status::unsupported("shift: a row pooled over ", group.record_tokens,

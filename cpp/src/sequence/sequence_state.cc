@@ -122,10 +122,21 @@ void SequenceState::forget_snapshots() {
   for (BlockTable& table : tables_) table.drop_kept();
 }
 
+Status SequenceState::check_outside_media(std::string_view call, std::uint64_t position) const {
+  for (const MediaSpan& span : media_) {
+    if (position <= span.start || position >= span.start + span.length) continue;
+    return Status::unsupported(call, ": position ", position, " is inside the media item of [",
+                               span.start, ", ", span.start + span.length,
+                               "), half of which is none; cut at its start or at its end");
+  }
+  return Status::ok();
+}
+
 Status SequenceState::check_truncate(std::uint64_t position) const {
   if (position > length_) {
     return Status::invalid_argument("truncate to ", position, ": the sequence is at ", length_);
   }
+  if (Status status = check_outside_media("truncate", position); !status) return status;
   const std::uint64_t block = plan_->block_tokens();
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     const Group& needs = plan_->groups()[group];
@@ -163,7 +174,6 @@ void SequenceState::truncate(std::uint64_t position) {
   }
   length_ = position;
   tokens_.resize(position);
-  // The half that stays of a media item is still that item's.
   std::erase_if(media_, [=](const MediaSpan& span) { return span.start >= position; });
   clip_frontiers();
 }

@@ -167,6 +167,8 @@ class SequenceState {
   // Own. Whether the model lets positions go, so that not every one can be resumed.
   bool has_windows() const;
   void forget_snapshots();  // locked
+  // Own. Whether no media item is cut at `position`.
+  Status check_outside_media(std::string_view call, std::uint64_t position) const;
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
