@@ -178,7 +178,7 @@ def test_ranks_that_do_not_fit_are_refused_and_unchanged() -> None:
             (lambda: reshard(model, [full], ranks[:2]), "[2, 8] is no share of [8, 8] over 2"),
             (lambda: reshard(model, [full], ranks[:3]), "[2, 8] is no share of [8, 8] over 3"),
             (lambda: reshard(model, ranks, [full]), "targets[0] is at 21, beyond the sources' 0"),
-            (lambda: reshard(model, [full, ranks[0]], ranks), "sources[1] is at 0, sources[0]"),
+            (lambda: reshard(model, [full, ranks[0]], ranks[1:]), "sources[1] is at 0, sources[0]"),
             (
                 lambda: reshard(from_config(DELTA), [full], ranks),
                 "sources[0]: its plan is of another model",
