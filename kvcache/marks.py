@@ -49,6 +49,7 @@ class Marks:
 
         Take a `snapshot` at each: what was marked, where this prompt leaves what others stored,
         before its last token (which must run again), and for models with fixed-size state each
-        ``snapshot_interval`` tokens, within ``snapshots_per_path``.
+        ``snapshot_interval`` tokens, within ``snapshots_per_path``. The end of the prompt is not
+        among them.
         """
         return self._core.prefill_stops()

@@ -42,8 +42,16 @@ _METRICS: dict[str, tuple[str, str, str]] = {
     "hits": ("hits_total", "counter", "Sequences opened with cached tokens."),
     "asked_tokens": ("asked_tokens_total", "counter", "Prompt tokens of opened sequences."),
     "cached_tokens": ("cached_tokens_total", "counter", "Prompt tokens that were cached."),
-    "hit_blocks": ("hit_blocks_total", "counter", "Blocks found at opening."),
-    "lru_hit_blocks": ("lru_hit_blocks_total", "counter", "Blocks LRU would have found."),
+    "hit_blocks": (
+        "hit_blocks_total",
+        "counter",
+        "Blocks found (price_list alone counts).",
+    ),
+    "lru_hit_blocks": (
+        "lru_hit_blocks_total",
+        "counter",
+        "Blocks LRU would have found.",
+    ),
 }
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 

@@ -39,9 +39,9 @@ class PageMemory:
     """One component of one layer in every page of its group.
 
     Position ``p`` of a sequence is ``rows[table[p // block_tokens], p % block_tokens]``, with
-    ``table = sequence.block_table(group)``. The arrays pin no page: the memory stays valid while
-    they live, also after the cache is gone, but what it holds is live. A page that its sequence let
-    go is memory of whoever has it now.
+    ``table = sequence.block_table(group)`` (``rows.bits[...]`` for bfloat16). The arrays pin no
+    page: the memory stays valid while they live, also after the cache is gone, but what it holds is
+    live. A page that its sequence let go is memory of whoever has it now.
 
     Attributes:
         group: which block table addresses it, an index into `StatePlan.groups`.

@@ -74,7 +74,8 @@ class StatePlan:
         block_tokens: positions in a block; a multiple of every ``record_tokens``.
         sequences: sequences that may be open at once.
         ring_depth: copies of its fixed-size state that each sequence may keep by
-            `Sequence.record`, up to 4096; 0 for no decode ring.
+            `Sequence.record`, up to 4096; 0 for no decode ring. Each copy takes ``slot_bytes`` of
+            ``memory`` for every open sequence.
         rotated_keys: whether keys are stored after their rotary embedding, as most engines do;
             False, for keys stored before it, allows `Sequence.shift`.
 

@@ -123,7 +123,8 @@ class Sequence(Marks):
             start: first position.
             stop: one past the last position.
             dtype: ``"float16"``, ``"float32"`` or ``"bfloat16"``; None for the stored element, and
-                float16 for INT8 rows. Rows of integers are read as what they are.
+                float16 for INT8 rows. A narrower one rounds, and in float16 what is beyond 65504
+                becomes infinite. Rows of integers are read as what they are.
 
         Returns:
             What `write` took, in that order: keys and values ``[stop - start, heads, width]``, or
@@ -465,8 +466,9 @@ class Sequence(Marks):
         """Copy all fixed-size state at ``length`` into the sequence's decode ring.
 
         `rollback` returns to it. The ring holds the plan's ``ring_depth`` copies; the next one
-        takes the place of the oldest. Unlike `snapshot` it is this sequence's alone: `publish`
-        does not show it, `fork` starts with an empty ring, and it is never evicted.
+        takes the place of the oldest, also where one of the same position is there already;
+        `rollback` then returns to the newest. Unlike `snapshot` it is this sequence's alone:
+        `publish` does not show it, `fork` starts with an empty ring, and it is never evicted.
 
         Returns:
             The position. A model without fixed-size state has nothing to copy.
