@@ -75,22 +75,16 @@ Status Pool::provide(std::uint64_t count) {
 }
 
 Status Pool::commit_span() {
-  const std::size_t known = items_.size() / geometry_.items;
   const auto reusable = free_spans_.first();
-  const std::size_t span = reusable.value_or(known);
+  const std::size_t span = reusable.value_or(known_spans_);
+  if (!reusable) grow(span + 1);
   if (Status status = arena_.commit(*this, span * geometry_.bytes, geometry_.bytes); !status) {
     return status;
   }
   if (reusable) {
     free_spans_.erase(span);
   } else {
-    items_.resize((span + 1) * geometry_.items);
-    free_items_.grow(items_.size());
-    free_spans_.grow(span + 1);
-    if (!one_item_) {
-      span_live_.push_back(0);
-      idle_spans_.grow(span + 1);
-    }
+    ++known_spans_;
   }
   idle_spans().insert(span);
   for (std::size_t i = 0; i < geometry_.items; ++i) free_items_.insert(span * geometry_.items + i);
@@ -98,6 +92,17 @@ Status Pool::commit_span() {
   ++idle_count_;
   arena_.idle_bytes_ += geometry_.bytes;
   return Status::ok();
+}
+
+// Room to know `spans` of them. Where memory for that runs out, the next try goes on from there.
+void Pool::grow(std::size_t spans) {
+  const std::size_t items = spans * geometry_.items;
+  if (items_.size() < items) items_.resize(items);
+  free_items_.grow(items);
+  free_spans_.grow(spans);
+  if (one_item_) return;
+  if (span_live_.size() < spans) span_live_.resize(spans);
+  idle_spans_.grow(spans);
 }
 
 // ---- References -------------------------------------------------------------------------------

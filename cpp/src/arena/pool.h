@@ -99,6 +99,7 @@ class Pool {
   // Sees to it that `count` items are free, all or none.
   Status provide(std::uint64_t count);
   Status commit_span();
+  void grow(std::size_t spans);
   // The highest idle span goes back to the arena. False: there is none.
   bool release_idle_span();
   void claim(ItemId id);
@@ -123,6 +124,7 @@ class Pool {
   FreeBitmap idle_spans_;                 // committed, without a live item; unused with one_item_
   std::uint64_t indexed_items_ = 0;
   std::uint64_t live_items_ = 0;
+  std::uint64_t known_spans_ = 0;  // ever committed; the tables are at least as long
   std::uint64_t committed_spans_ = 0;
   std::uint64_t idle_count_ = 0;
 };
