@@ -273,9 +273,10 @@ if all(children):
         os.waitpid(child, 0)
 print("end")
 """
+    paths = filter(None, [os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", code],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *paths])},
         capture_output=True,
         text=True,
         timeout=60,
