@@ -122,9 +122,7 @@ Status take_next(BatchCore& core, Counts counts) {
   for (std::size_t row = 0; row < core.members.size(); ++row) {
     SequenceState& state = *core.members[row]->state;
     const std::uint64_t count = count_of(counts, row);
-    if (count > state.tokens().size() - state.length()) {
-      return in_row(row, state.check_known(count));
-    }
+    if (Status status = state.check_known(count); !status) return in_row(row, status);
     core.ahead[row] = {&state, state.length(), state.length() + count};
   }
   return Status::ok();
@@ -153,9 +151,9 @@ Status check_rows(const BatchCore& core, std::int32_t layer, Counts starts, Coun
   return check_total(core, counts, "rows", components[0].tokens);
 }
 
-void fill_row(const BlockTable& table, std::size_t first, std::int32_t* row, std::size_t columns) {
+void fill_row(const BlockTable& table, std::int32_t* row, std::size_t columns) {
   const std::vector<ItemId>& pages = table.pages();
-  std::copy(pages.begin() + static_cast<std::ptrdiff_t>(first), pages.end(), row + first);
+  std::copy(pages.begin(), pages.end(), row);
   std::fill(row + pages.size(), row + columns, kNoItem);
 }
 
@@ -178,7 +176,7 @@ void refresh(const BatchCore& core, std::size_t group, ShownTable& shown) {
     ShownTable::Row& row = shown.rows[i];
     std::int32_t* out = shown.entries->data() + i * shown.columns;
     if (row.version != table.version()) {
-      fill_row(table, 0, out, shown.columns);
+      fill_row(table, out, shown.columns);
     } else if (row.blocks != table.blocks()) {
       // Entries past the last block are -1 already.
       std::copy(table.pages().begin() + static_cast<std::ptrdiff_t>(row.blocks),
@@ -282,7 +280,7 @@ Status Batch::write(std::int32_t layer, Counts starts, Counts counts,
     core.ahead[row] = {&state, starts[row], starts[row] + count};
     offset += count;
   }
-  const std::vector<std::size_t> groups = core.cache->layers.groups(layer);
+  const std::vector<std::size_t> groups = core.cache->layers.groups({&layer, 1});
   if (Status status = core.cache->make_writable(core.ahead, groups); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
     const Status status = core.ahead[row].state->encode(layer, starts[row], parts[row]);
@@ -350,8 +348,8 @@ Status Batch::advance_in_place(Counts counts) {
   if (Status status = check_counts(core, counts); !status) return status;
   if (Status status = take_next(core, counts); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
-    if (sequence::pages_ready({&core.ahead[row], 1}, core.cache->groups)) continue;
-    return in_row(row, core.cache->check_in_place(core.ahead[row]));
+    const Status status = core.cache->check_in_place(core.ahead[row]);
+    if (!status) return in_row(row, status);
   }
   for (std::size_t row = 0; row < size(); ++row) {
     static_cast<void>(core.members[row]->state->advance(count_of(counts, row), false));
@@ -384,7 +382,7 @@ Status Batch::block_table(std::size_t group, std::span<std::int32_t> out,
                                     columns, " columns");
   }
   for (std::size_t row = 0; row < size(); ++row) {
-    fill_row(core_->members[row]->state->tables()[group], 0, out.data() + row * columns, columns);
+    fill_row(core_->members[row]->state->tables()[group], out.data() + row * columns, columns);
   }
   return Status::ok();
 }

@@ -44,10 +44,15 @@ class CacheCore final : public arena::ItemSource {
   // Locked. kOutOfCapacity: as many sequences are open as the plan allows.
   Status check_sequences() const;
 
-  // Own, for every sequence named. Makes the blocks of all rows writable, their shared rows copied;
-  // the cache's lock is taken where pages are. kOutOfCapacity: no block table is changed.
+  // Own, for every sequence named; the cache's lock is taken inside. Trims windows, then makes the
+  // blocks of all rows writable in `groups`, their shared rows copied. kOutOfCapacity: no block
+  // table is changed but by trimming.
+  Status take_pages(std::span<const sequence::RowsAhead> rows, std::span<const std::size_t> groups);
+  // The same, but does nothing where the blocks are the sequences' own already.
   Status make_writable(std::span<const sequence::RowsAhead> rows,
                        std::span<const std::size_t> groups);
+  // Own; the cache's lock is taken inside. Copies the shared rows of pages that were taken.
+  void copy_shared(sequence::SequenceState& state, std::span<const sequence::PageCopy> copies);
   // Own. Why rows may not be declared complete in place.
   Status check_in_place(const sequence::RowsAhead& rows) const;
 
@@ -109,24 +114,6 @@ struct SequenceCore {
 
   // Own. Why a call that changes the sequence may not run: the same, or a verify is open.
   Status check_idle(std::string_view call) const;
-
-  // Own. Calls `prepare` with a list under the cache's lock, then copies the pages it put there.
-  template <typename Prepare>
-  Status make_writable(const Prepare& prepare) {
-    std::vector<sequence::PageCopy> copies;
-    Status prepared;
-    {
-      const std::lock_guard lock(cache->mutex);
-      prepared = prepare(copies);
-    }
-    // Pages that became the sequence's own hold its rows also when the call fails further on.
-    state->copy_pages(copies);
-    if (!copies.empty()) {
-      const std::lock_guard lock(cache->mutex);
-      state->drop_sources(copies);
-    }
-    return prepared;
-  }
 
  private:
   explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}

@@ -1,13 +1,10 @@
 // Sequence::import_rows() and export_rows().
-#include <vector>
-
 #include "cache/cache_core.h"
 #include "kvcache/sequence.h"
 
 namespace kvcache {
 
 using sequence::EngineTransfer;
-using sequence::PageCopy;
 
 Status Sequence::import_rows(std::span<const std::int32_t> layers, std::uint64_t start,
                              std::uint64_t stop, std::span<const EngineTensor> tensors,
@@ -22,19 +19,10 @@ Status Sequence::import_rows(std::span<const std::int32_t> layers, std::uint64_t
   const auto moves = state.find_moves(layers, transfer, false);
   if (!moves) return moves.status();
   if (Status status = state.check_import(layers, start, stop); !status) return status;
-  std::vector<PageCopy> copies;
-  Status prepared;
-  {
-    const std::lock_guard lock(cache.mutex);
-    prepared = state.prepare_layers(layers, start, stop, cache, copies);
+  const sequence::RowsAhead rows{&state, start, stop};
+  if (Status status = cache.take_pages({&rows, 1}, cache.layers.groups(layers)); !status) {
+    return status;
   }
-  // Pages that became the sequence's own hold its rows also when the call fails further on.
-  state.copy_pages(copies);
-  if (!copies.empty()) {
-    const std::lock_guard lock(cache.mutex);
-    state.drop_sources(copies);
-  }
-  if (!prepared) return prepared;
   return state.import_rows(*moves, transfer);
 }
 

@@ -32,10 +32,10 @@ Status Sequence::write_records(std::int32_t layer, std::string_view name, std::u
   const auto stream = cache.layers.stream(layer, name);
   if (!stream) return stream.status();
   if (Status status = state.check_write(**stream, first, rows); !status) return status;
-  const Status prepared = core_->make_writable([&](std::vector<sequence::PageCopy>& copies) {
-    return state.prepare_write(**stream, first, first + rows.tokens, cache, copies);
-  });
-  if (!prepared) return prepared;
+  const std::uint64_t pooled = (*stream)->record_tokens;
+  const sequence::RowsAhead ahead{&state, first * pooled, (first + rows.tokens) * pooled};
+  const std::size_t group = (*stream)->ref.group;
+  if (Status status = cache.take_pages({&ahead, 1}, {&group, 1}); !status) return status;
   return state.encode(**stream, first, rows);
 }
 

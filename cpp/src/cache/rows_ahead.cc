@@ -2,7 +2,6 @@
 // that store rows in place.
 #include <algorithm>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "cache/cache_core.h"
@@ -13,21 +12,31 @@ using sequence::PageCopy;
 using sequence::RowsAhead;
 using sequence::SequenceState;
 
-Status CacheCore::make_writable(std::span<const RowsAhead> rows,
-                                std::span<const std::size_t> wanted) {
-  if (sequence::pages_ready(rows, wanted)) return Status::ok();
+Status CacheCore::take_pages(std::span<const RowsAhead> rows, std::span<const std::size_t> wanted) {
   std::vector<PageCopy> copies;
   {
     const std::lock_guard lock(mutex);
+    for (const RowsAhead& ahead : rows) {
+      if (ahead.start < ahead.stop) ahead.state->trim_windows();
+    }
     if (Status status = sequence::take_pages(rows, wanted, pools, *this, copies); !status) {
       return status;
     }
   }
-  if (copies.empty()) return Status::ok();
-  if (backing) rows[0].state->copy_pages(copies);
-  const std::lock_guard lock(mutex);
-  rows[0].state->drop_sources(copies);
+  copy_shared(*rows[0].state, copies);
   return Status::ok();
+}
+
+Status CacheCore::make_writable(std::span<const RowsAhead> rows,
+                                std::span<const std::size_t> wanted) {
+  return sequence::pages_ready(rows, wanted) ? Status::ok() : take_pages(rows, wanted);
+}
+
+void CacheCore::copy_shared(SequenceState& state, std::span<const PageCopy> copies) {
+  if (copies.empty()) return;
+  if (backing) state.copy_pages(copies);
+  const std::lock_guard lock(mutex);
+  state.drop_sources(copies);
 }
 
 Status CacheCore::check_in_place(const RowsAhead& rows) const {
@@ -66,7 +75,6 @@ Status Sequence::write_layers(std::uint64_t start, std::span<const LayerRows> la
   SequenceState& state = *core_->state;
   if (Status status = cache.check_backing("write_layers"); !status) return status;
   std::vector<std::int32_t> named;
-  std::vector<std::size_t> groups;
   for (const LayerRows& rows : layers) {
     if (Status status = state.check_write(rows.layer, start, rows.components); !status) {
       return status;
@@ -80,13 +88,11 @@ Status Sequence::write_layers(std::uint64_t start, std::span<const LayerRows> la
       return Status::invalid_argument("layer ", rows.layer, " is named twice");
     }
     named.push_back(rows.layer);
-    for (const std::size_t group : cache.layers.groups(rows.layer)) {
-      if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
-    }
   }
   if (layers.empty()) return Status::ok();
   const RowsAhead ahead{&state, start, start + layers[0].components[0].tokens};
-  if (Status status = cache.make_writable({&ahead, 1}, groups); !status) return status;
+  if (Status status = cache.make_writable({&ahead, 1}, cache.layers.groups(named)); !status)
+    return status;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     Status status = state.encode(layers[i].layer, start, layers[i].components);
     if (status) continue;

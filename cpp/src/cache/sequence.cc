@@ -10,7 +10,7 @@ namespace kvcache {
 
 using arena::ItemId;
 using arena::kNoItem;
-using sequence::PageCopy;
+using sequence::RowsAhead;
 
 namespace {
 
@@ -141,10 +141,10 @@ Status Sequence::write(std::int32_t layer, std::uint64_t start,
   sequence::SequenceState& state = *core_->state;
   if (Status status = cache.check_backing("write"); !status) return status;
   if (Status status = state.check_write(layer, start, components); !status) return status;
-  const Status prepared = core_->make_writable([&](std::vector<PageCopy>& copies) {
-    return state.prepare_write(layer, start, start + components[0].tokens, cache, copies);
-  });
-  if (!prepared) return prepared;
+  const RowsAhead rows{&state, start, start + components[0].tokens};
+  if (Status status = cache.take_pages({&rows, 1}, cache.layers.groups({&layer, 1})); !status) {
+    return status;
+  }
   return state.encode(layer, start, components);
 }
 
@@ -181,13 +181,8 @@ Status Sequence::advance(std::uint64_t positions) {
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (!cache.backing && positions > 0 && positions <= state.tokens().size() - state.length()) {
-    const std::lock_guard lock(cache.mutex);
-    const std::uint64_t start = state.length();
-    std::vector<PageCopy> copies;
-    state.trim_windows();
-    const Status prepared = state.prepare_all(start, start + positions, cache, copies);
-    state.drop_sources(copies);
-    if (!prepared) return prepared;
+    const RowsAhead rows{&state, state.length(), state.length() + positions};
+    if (Status status = cache.take_pages({&rows, 1}, cache.groups); !status) return status;
   }
   return state.advance(positions, cache.backing);
 }
@@ -202,7 +197,7 @@ Status Sequence::publish() {
   const std::uint64_t end = state.publishable();
   cache.index.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
                      state.snapshots());
-  state.mark_published();
+  state.mark_seen(end);
   state.forget_snapshots();
   return Status::ok();
 }

@@ -23,19 +23,16 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
     prepared = verify.take_slots(cache);
     // Pages are taken here too: a forward pass that has begun does not run out of them.
     if (prepared) {
-      prepared = state.prepare_all(verify.start(), verify.start() + verify.rows(), cache, copies);
+      const sequence::RowsAhead rows{&state, verify.start(), verify.start() + verify.rows()};
+      prepared = sequence::take_pages({&rows, 1}, cache.groups, cache.pools, cache, copies);
     }
     if (!prepared) {
       verify.release();
       state.drop_unfinished();
     }
   }
-  if (!copies.empty()) {
-    if (cache.backing) state.copy_pages(copies);
-    const std::lock_guard lock(cache.mutex);
-    state.drop_sources(copies);
-  }
   if (!prepared) return prepared;
+  cache.copy_shared(state, copies);
   VerifySession session;
   session.core_ = core_;
   session.serial_ = ++core_->verify_serial;

@@ -30,21 +30,6 @@ void BlockTable::reserve(std::size_t blocks) {
   owned_.reserve(room);
 }
 
-Status BlockTable::make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
-                                 std::vector<PageCopy>& copies) {
-  std::vector<ItemId> fresh(missing(first, last), kNoItem);
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
-    auto page = source.allocate(*pool_);
-    if (!page) {
-      while (i > 0) pool_->release(fresh[--i]);
-      return page.status();
-    }
-    fresh[i] = *page;
-  }
-  take(first, last, fresh, copies);
-  return Status::ok();
-}
-
 void BlockTable::take(std::size_t first, std::size_t last, std::span<const ItemId> fresh,
                       std::vector<PageCopy>& copies) {
   auto next = fresh.begin();

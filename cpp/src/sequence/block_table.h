@@ -39,12 +39,9 @@ class BlockTable {
   // Takes over shared pages that the caller has retained. REQUIRES: the table is empty.
   void adopt(std::vector<ItemId> pages);
 
-  // Makes every block of [first, last] an owned page and adds the copies this needs.
-  // kOutOfCapacity: the table is unchanged.
-  Status make_writable(std::size_t first, std::size_t last, arena::ItemSource& source,
-                       std::vector<PageCopy>& copies);
-  // The same in two steps: how many pages it needs, then those pages. With room for the blocks
-  // reserved, and for the copies, the second cannot fail.
+  // Makes every block of [first, last] an owned page and adds the copies this needs, in two steps:
+  // how many pages it needs, then those pages. With room for the blocks reserved, and for the
+  // copies, the second cannot fail.
   std::size_t missing(std::size_t first, std::size_t last) const;
   void reserve(std::size_t blocks);
   void take(std::size_t first, std::size_t last, std::span<const ItemId> fresh,

@@ -40,11 +40,13 @@ Result<const std::vector<PagedRef>*> LayerMap::paged(std::int32_t layer) const {
       "layer ", layer, " keeps no pages; layers that do: ", known.empty() ? "none" : known);
 }
 
-std::vector<std::size_t> LayerMap::groups(std::int32_t layer) const {
+std::vector<std::size_t> LayerMap::groups(std::span<const std::int32_t> layers) const {
   std::vector<std::size_t> groups;
-  for (const PagedRef& ref : paged_.at(layer)) {
-    if (std::find(groups.begin(), groups.end(), ref.group) == groups.end()) {
-      groups.push_back(ref.group);
+  for (const std::int32_t layer : layers) {
+    for (const PagedRef& ref : paged_.at(layer)) {
+      if (std::find(groups.begin(), groups.end(), ref.group) == groups.end()) {
+        groups.push_back(ref.group);
+      }
     }
   }
   return groups;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -34,8 +35,8 @@ class LayerMap {
   // Components with a row for each position in declared order: keys then values, or latent then
   // rotary keys. kInvalidArgument: the layer keeps none; the message says which layers do.
   Result<const std::vector<PagedRef>*> paged(std::int32_t layer) const;
-  // The groups of those components, each once. REQUIRES: paged(layer) is ok.
-  std::vector<std::size_t> groups(std::int32_t layer) const;
+  // The groups of those components of all layers, each once. REQUIRES: paged(layer) is ok for each.
+  std::vector<std::size_t> groups(std::span<const std::int32_t> layers) const;
   // kNotFound: no such stream; the message lists what the layer has.
   Result<const Stream*> stream(std::int32_t layer, std::string_view name) const;
   const std::vector<Stream>& streams() const { return streams_; }

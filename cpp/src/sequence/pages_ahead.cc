@@ -48,9 +48,6 @@ bool pages_ready(std::span<const RowsAhead> rows, std::span<const std::size_t> g
 Status take_pages(std::span<const RowsAhead> rows, std::span<const std::size_t> groups,
                   const arena::PoolMap& pools, arena::ItemSource& source,
                   std::vector<PageCopy>& copies) {
-  for (const RowsAhead& ahead : rows) {
-    if (ahead.start < ahead.stop) ahead.state->trim_windows();
-  }
   std::vector<FreshPages> fresh;
   fresh.reserve(groups.size());
   std::size_t total = 0;

@@ -21,8 +21,8 @@ struct RowsAhead {
 // Own. True when the blocks of all rows are their sequence's own already.
 bool pages_ready(std::span<const RowsAhead> rows, std::span<const std::size_t> groups);
 
-// Locked. Trims windows, then makes the blocks of all rows writable in `groups` and adds the copies
-// that this needs. kOutOfCapacity: no block table is changed but by trimming.
+// Locked. Makes the blocks of all rows writable in `groups` and adds the copies that this needs.
+// kOutOfCapacity: no block table is changed.
 Status take_pages(std::span<const RowsAhead> rows, std::span<const std::size_t> groups,
                   const arena::PoolMap& pools, arena::ItemSource& source,
                   std::vector<PageCopy>& copies);

@@ -153,19 +153,6 @@ Status SequenceState::check_import(std::span<const std::int32_t> layers, std::ui
   return Status::ok();
 }
 
-Status SequenceState::prepare_layers(std::span<const std::int32_t> layers, std::uint64_t start,
-                                     std::uint64_t stop, arena::ItemSource& source,
-                                     std::vector<PageCopy>& copies) {
-  const std::vector<std::size_t> blocks = block_counts();
-  for (const std::int32_t layer : layers) {
-    if (Status status = prepare_write(layer, start, stop, source, copies); !status) {
-      cut_blocks(blocks);
-      return status;
-    }
-  }
-  return Status::ok();
-}
-
 template <typename Move>
 void SequenceState::for_each_run(const EngineMove& move, const EngineTransfer& transfer,
                                  const Move& body) const {

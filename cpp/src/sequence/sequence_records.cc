@@ -37,17 +37,6 @@ Status SequenceState::check_write(const Stream& stream, std::uint64_t first,
   return Status::ok();
 }
 
-Status SequenceState::prepare_write(const Stream& stream, std::uint64_t first, std::uint64_t stop,
-                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
-  if (first == stop) return Status::ok();
-  trim_windows();
-  const std::vector<std::size_t> blocks = block_counts();
-  Status status = prepare_group(stream.ref.group, first * stream.record_tokens,
-                                stop * stream.record_tokens, source, copies);
-  if (!status) cut_blocks(blocks);
-  return status;
-}
-
 Status SequenceState::encode(const Stream& stream, std::uint64_t first,
                              const codec::RowsView& rows) {
   if (rows.tokens == 0) return Status::ok();

@@ -87,16 +87,6 @@ void SequenceState::set_copy_rows(std::size_t group, std::span<PageCopy> copies)
   }
 }
 
-Status SequenceState::prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
-                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
-  const BlockRange blocks = plan_->groups()[group].row_blocks(start, stop, plan_->block_tokens());
-  if (blocks.first >= blocks.last) return Status::ok();
-  const std::size_t before = copies.size();
-  const Status status = tables_[group].make_writable(blocks.first, blocks.last - 1, source, copies);
-  set_copy_rows(group, std::span(copies).subspan(before));
-  return status;
-}
-
 std::size_t SequenceState::missing_blocks(std::size_t group, std::uint64_t start,
                                           std::uint64_t stop) const {
   const BlockRange blocks = plan_->groups()[group].row_blocks(start, stop, plan_->block_tokens());
@@ -114,45 +104,6 @@ void SequenceState::take_blocks(std::size_t group, std::uint64_t start, std::uin
   const std::size_t before = copies.size();
   tables_[group].take(blocks.first, blocks.last - 1, fresh, copies);
   set_copy_rows(group, std::span(copies).subspan(before));
-}
-
-std::vector<std::size_t> SequenceState::block_counts() const {
-  std::vector<std::size_t> counts;
-  for (const BlockTable& table : tables_) counts.push_back(table.blocks());
-  return counts;
-}
-
-void SequenceState::cut_blocks(const std::vector<std::size_t>& counts) {
-  for (std::size_t group = 0; group < tables_.size(); ++group) tables_[group].cut(counts[group]);
-}
-
-Status SequenceState::prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
-                                    arena::ItemSource& source, std::vector<PageCopy>& copies) {
-  if (start == stop) return Status::ok();
-  trim_windows();
-  std::vector<bool> done(tables_.size(), false);
-  const std::vector<std::size_t> blocks = block_counts();
-  for (const PagedRef& ref : **layers_->paged(layer)) {
-    if (done[ref.group]) continue;
-    done[ref.group] = true;
-    if (Status status = prepare_group(ref.group, start, stop, source, copies); !status) {
-      cut_blocks(blocks);
-      return status;
-    }
-  }
-  return Status::ok();
-}
-
-Status SequenceState::prepare_all(std::uint64_t start, std::uint64_t stop,
-                                  arena::ItemSource& source, std::vector<PageCopy>& copies) {
-  const std::vector<std::size_t> blocks = block_counts();
-  for (std::size_t group = 0; group < tables_.size(); ++group) {
-    if (Status status = prepare_group(group, start, stop, source, copies); !status) {
-      cut_blocks(blocks);
-      return status;
-    }
-  }
-  return Status::ok();
 }
 
 void SequenceState::copy_pages(std::span<const PageCopy> copies) const {

@@ -178,8 +178,6 @@ void SequenceState::truncate(std::uint64_t position) {
   clip_frontiers();
 }
 
-void SequenceState::mark_published() { mark_seen(publishable()); }
-
 void SequenceState::mark_seen(std::uint64_t stop) { shared_until_ = std::max(shared_until_, stop); }
 
 }  // namespace kvcache::sequence

@@ -98,14 +98,8 @@ class SequenceState {
   // Own. Shapes and positions are checked before anything changes.
   Status check_write(std::int32_t layer, std::uint64_t start,
                      std::span<const codec::RowsView> components) const;
-  // Locked. Makes the blocks of [start, stop) of the layer's groups writable.
-  Status prepare_write(std::int32_t layer, std::uint64_t start, std::uint64_t stop,
-                       arena::ItemSource& source, std::vector<PageCopy>& copies);
-  // Locked. The same for every group; windows are not trimmed. For a verify, which may go back,
-  // and for a ledger without payload, which has no writes.
-  Status prepare_all(std::uint64_t start, std::uint64_t stop, arena::ItemSource& source,
-                     std::vector<PageCopy>& copies);
-  // The same in two steps for a caller that has pages ready, see BlockTable. Missing: own.
+  // What it takes to make the blocks of [start, stop) writable, see BlockTable and pages_ahead.h.
+  // Missing: own; the others: locked.
   std::size_t missing_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop) const;
   void reserve_blocks(std::size_t group, std::uint64_t stop);
   void take_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop,
@@ -114,7 +108,7 @@ class SequenceState {
   void copy_pages(std::span<const PageCopy> copies) const;
   Status encode(std::int32_t layer, std::uint64_t start,
                 std::span<const codec::RowsView> components);
-  // Locked. References that prepare_write kept for the copies.
+  // Locked. References that take_blocks kept for the copies.
   void drop_sources(std::span<const PageCopy> copies);
   // Own. Rows of one layer at and past `start` must be written again.
   void forget_rows(std::int32_t layer, std::uint64_t start);
@@ -142,10 +136,6 @@ class SequenceState {
                                              const EngineTransfer& transfer, bool written) const;
   Status check_import(std::span<const std::int32_t> layers, std::uint64_t start,
                       std::uint64_t stop) const;  // own
-  // Locked. prepare_write() for several layers.
-  Status prepare_layers(std::span<const std::int32_t> layers, std::uint64_t start,
-                        std::uint64_t stop, arena::ItemSource& source,
-                        std::vector<PageCopy>& copies);
   // Own. kNonFinite leaves the rows of every layer of the call unwritten.
   Status import_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer);
   Status export_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer) const;
@@ -172,17 +162,14 @@ class SequenceState {
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
   Status check_truncate(std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
-  void mark_published();                  // own: rows below publishable() are visible to others
-  void mark_seen(std::uint64_t stop);     // own: and so are those below `stop`
+  void mark_seen(std::uint64_t stop);     // own: rows below `stop` are visible to others
 
   // ---- Records of streams, by their index; what the calls above are to rows -----------------
   std::uint64_t records(const Stream& stream) const { return records_[stream.index]; }  // own
   template <typename View>  // codec::RowsView or codec::MutableRowsView
   Status check_record_shape(const Stream& stream, const View& rows) const;  // own
   Status check_write(const Stream& stream, std::uint64_t first,
-                     const codec::RowsView& rows) const;  // own
-  Status prepare_write(const Stream& stream, std::uint64_t first, std::uint64_t stop,
-                       arena::ItemSource& source, std::vector<PageCopy>& copies);          // locked
+                     const codec::RowsView& rows) const;                                   // own
   Status encode(const Stream& stream, std::uint64_t first, const codec::RowsView& rows);   // own
   Status check_read(const Stream& stream, std::uint64_t first, std::uint64_t stop) const;  // own
   Status decode(const Stream& stream, std::uint64_t first,
@@ -190,11 +177,6 @@ class SequenceState {
 
  private:
   void set_copy_rows(std::size_t group, std::span<PageCopy> copies) const;
-  Status prepare_group(std::size_t group, std::uint64_t start, std::uint64_t stop,
-                       arena::ItemSource& source, std::vector<PageCopy>& copies);
-  // Lengths of the tables, to take back what a call has added before it failed.
-  std::vector<std::size_t> block_counts() const;
-  void cut_blocks(const std::vector<std::size_t>& counts);
   void clip_frontiers();  // forgets that anything past length() is written
   // Rows in a page of the group: positions or records.
   std::uint32_t page_rows(std::size_t group) const {
