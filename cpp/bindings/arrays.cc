@@ -38,6 +38,8 @@ py::dtype numpy_dtype(DType dtype) {
   return py::dtype("uint8");
 }
 
+}  // namespace
+
 py::capsule owner_capsule(std::shared_ptr<const void> owner) {
   using Owner = std::shared_ptr<const void>;
   auto held = std::make_unique<Owner>(std::move(owner));
@@ -46,17 +48,10 @@ py::capsule owner_capsule(std::shared_ptr<const void> owner) {
   return capsule;
 }
 
-}  // namespace
-
 std::vector<MediaSpan> media_of(const Media& media) {
   std::vector<MediaSpan> spans;
   for (const auto& [start, length, digest] : media) spans.push_back({start, length, digest});
   return spans;
-}
-
-std::span<const std::int32_t> token_span(const Tokens& tokens) {
-  if (tokens.ndim() != 1) unwrap(Status::invalid_argument("tokens must have one axis"));
-  return {tokens.data(), static_cast<std::size_t>(tokens.size())};
 }
 
 template <typename View>

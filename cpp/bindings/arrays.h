@@ -13,6 +13,7 @@
 #include "array_view.h"
 #include "kvcache/cache.h"
 #include "kvcache/codec.h"
+#include "unwrap.h"
 
 namespace kvcache::bindings {
 
@@ -23,7 +24,18 @@ using Media = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::string>>
 std::vector<MediaSpan> media_of(const Media& media);
 
 // A view of an array that the caller keeps alive; more than one axis throws StatusError.
-std::span<const std::int32_t> token_span(const Tokens& tokens);
+template <typename Array>
+auto span_of(const Array& array, const char* name) {
+  using Element = typename Array::value_type;
+  if (array.ndim() != 1) unwrap(Status::invalid_argument(name, " must have one axis"));
+  return std::span<const Element>(array.data(), static_cast<std::size_t>(array.size()));
+}
+inline std::span<const std::int32_t> token_span(const Tokens& tokens) {
+  return span_of(tokens, "tokens");
+}
+
+// Keeps `owner` for as long as the capsule lives, as the base of an array.
+pybind11::capsule owner_capsule(std::shared_ptr<const void> owner);
 
 // The components of one layer, [tokens, heads, width] each, borrowed from any array type without a
 // copy. Made and let go with the GIL held. View: codec::RowsView, or MutableRowsView to write to.

@@ -30,10 +30,6 @@ void require(bool condition, const Parts&... parts) {
   if (!condition) unwrap(Status::invalid_argument(parts...));
 }
 
-bool is_element(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
 // The rows of an array of any rank as pieces [tokens, heads, width] of two strides.
 struct Pieces {
   struct Axis {
@@ -157,7 +153,7 @@ void encode_int8(const py::object& x, const py::object& codes, const py::object&
                  unsigned threads) {
   unwrap(codec::check_isa());
   const ArrayView in(x, "x", false);
-  require(is_element(in.dtype()), "x: dtype ", kvcache::dtype_name(in.dtype()),
+  require(kvcache::is_float(in.dtype()), "x: dtype ", kvcache::dtype_name(in.dtype()),
           " is not float32, float16 or bfloat16");
   check_rows(in);
   const ArrayView out(codes, "codes", true);
@@ -191,7 +187,7 @@ void decode_int8(const py::object& codes, const py::object& scales, const py::ob
   check_packed(in, DType::kI8, in, false);
   check_packed(row_scales, DType::kF32, in, true);
   const ArrayView elements(out, "out", true);
-  require(is_element(elements.dtype()), "out: dtype ", kvcache::dtype_name(elements.dtype()),
+  require(kvcache::is_float(elements.dtype()), "out: dtype ", kvcache::dtype_name(elements.dtype()),
           " is not float32, float16 or bfloat16");
   require(elements.shape() == in.shape(), "out: shape ", elements.shape_text(),
           " does not fit codes of shape ", in.shape_text());

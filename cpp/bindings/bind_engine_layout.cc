@@ -24,6 +24,7 @@ using kvcache::Sequence;
 using kvcache::Status;
 using kvcache::bindings::ArrayView;
 using kvcache::bindings::ReleaseGil;
+using kvcache::bindings::span_of;
 using kvcache::bindings::unwrap;
 
 using BlockTable = py::array_t<std::int32_t, py::array::c_style>;
@@ -54,13 +55,6 @@ class EngineTensors {
   std::vector<std::unique_ptr<ArrayView>> borrowed_;
   std::vector<EngineTensor> tensors_;
 };
-
-template <typename Array>
-auto span_of(const Array& array, const char* name) {
-  using Element = typename Array::value_type;
-  if (array.ndim() != 1) unwrap(Status::invalid_argument(name, " must have one axis"));
-  return std::span<const Element>(array.data(), static_cast<std::size_t>(array.size()));
-}
 
 EnginePlaces places_of(const BlockTable& block_table, const SlotMapping& slot_mapping) {
   return {span_of(block_table, "block_table"), span_of(slot_mapping, "slot_mapping")};

@@ -1,6 +1,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include "arrays.h"
 #include "kvcache/page_pool.h"
 #include "release_gil.h"
 #include "unwrap.h"
@@ -12,6 +13,7 @@ namespace {
 using kvcache::PagePool;
 using kvcache::StatePlan;
 using kvcache::Status;
+using kvcache::bindings::owner_capsule;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
 
@@ -42,12 +44,10 @@ Ids allocate_many(PagePool& pool, std::uint64_t count) {
 
 // The array's base holds a reference to the block, so that it is not handed out anew meanwhile.
 py::array view(PagePool& pool, const py::int_& value) {
-  using Pin = std::shared_ptr<std::byte>;
-  auto pin = std::make_unique<Pin>(unwrap(pool.pin(as_id(value))));
-  std::byte* data = pin->get();
-  py::capsule owner(pin.release(), [](void* held) { delete static_cast<Pin*>(held); });
+  std::shared_ptr<std::byte> pin = unwrap(pool.pin(as_id(value)));
+  auto* data = reinterpret_cast<std::uint8_t*>(pin.get());
   const auto bytes = static_cast<py::ssize_t>(pool.block_bytes());
-  return py::array_t<std::uint8_t>({bytes}, {1}, reinterpret_cast<std::uint8_t*>(data), owner);
+  return py::array_t<std::uint8_t>({bytes}, {1}, data, owner_capsule(std::move(pin)));
 }
 
 }  // namespace

@@ -50,11 +50,11 @@ py::object scales_array(const PagedComponent& part, Shape shape, Shape strides,
 }
 
 py::ssize_t row_bytes(const PagedComponent& part) {
-  return static_cast<py::ssize_t>(part.heads * part.width * dtype_bytes(part.dtype));
+  return static_cast<py::ssize_t>(part.row_bytes());
 }
 
 py::ssize_t scale_bytes(const PagedComponent& part) {
-  return static_cast<py::ssize_t>(std::uint64_t{part.heads} * part.row_scale_bytes);
+  return static_cast<py::ssize_t>(part.scale_bytes());
 }
 
 py::tuple view_tuple(const PageView& view) {

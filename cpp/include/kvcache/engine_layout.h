@@ -26,6 +26,11 @@ enum class EngineAxis : std::uint8_t {
   kDim,
 };
 
+// Words whose size is how many positions there are.
+constexpr bool is_position(EngineAxis axis) {
+  return axis == EngineAxis::kTokens || axis == EngineAxis::kBlocks || axis == EngineAxis::kBlock;
+}
+
 // The axes of a tensor, outermost first. Words in parentheses share one axis, the last of them
 // running fastest; parts of unequal width then simply follow each other:
 //   "tokens heads dim"              "kv blocks block heads dim"   (FlashAttention in vLLM)

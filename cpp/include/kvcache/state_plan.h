@@ -36,6 +36,10 @@ struct PagedComponent {
   std::uint32_t row_scale_bytes = 0;
   std::uint64_t rows_offset = 0;    // bytes from the start of the page
   std::uint64_t scales_offset = 0;  // meaningful when row_scale_bytes > 0
+
+  // Of one position, or of one record: the rows of all heads, and their scales.
+  std::uint64_t row_bytes() const { return std::uint64_t{heads} * width * dtype_bytes(dtype); }
+  std::uint64_t scale_bytes() const { return std::uint64_t{heads} * row_scale_bytes; }
 };
 
 // Layers that need the same positions in the same storage, and so share one block table.

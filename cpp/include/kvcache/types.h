@@ -40,6 +40,11 @@ constexpr std::size_t dtype_bytes(DType dtype) {
   return 0;
 }
 
+// An element that rows convert to and from.
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
+}
+
 constexpr std::string_view dtype_name(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -26,6 +26,14 @@ struct PagePool::State {
                                     " is not live: freed before, or no id of this pool of ", blocks,
                                     " blocks; nothing was changed");
   }
+
+  // Locked.
+  Result<std::byte*> bytes(ItemId id) const {
+    if (!pool.is_live(id)) return not_live("data", id, 0);
+    std::byte* first = pool.data(id);
+    if (first == nullptr) return Status::unsupported("data: a pool without backing has no bytes");
+    return first;
+  }
 };
 
 PagePool::PagePool(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -117,17 +125,14 @@ Result<std::uint32_t> PagePool::refs(std::int32_t id) const {
 Result<std::byte*> PagePool::data(std::int32_t id) const {
   if (Status status = state_->mutex.check_process(); !status) return status;
   const std::lock_guard lock(state_->mutex);
-  if (!state_->pool.is_live(id)) return state_->not_live("data", id, 0);
-  std::byte* bytes = state_->pool.data(id);
-  if (bytes == nullptr) return Status::unsupported("data: a pool without backing has no bytes");
-  return bytes;
+  return state_->bytes(id);
 }
 
 Result<std::shared_ptr<std::byte>> PagePool::pin(std::int32_t id) {
-  const auto bytes = data(id);
-  if (!bytes) return bytes.status();
+  if (Status status = state_->mutex.check_process(); !status) return status;
   const std::lock_guard lock(state_->mutex);
-  if (!state_->pool.is_live(id)) return state_->not_live("pin", id, 0);
+  const auto bytes = state_->bytes(id);
+  if (!bytes) return bytes.status();
   state_->pool.retain_indexed(id);
   return std::shared_ptr<std::byte>(*bytes, [state = state_, id](std::byte*) {
     if (!state->mutex.is_own_process()) return;

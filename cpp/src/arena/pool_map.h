@@ -30,6 +30,13 @@ struct PoolMap {
 
   Pool& of(SnapshotFormat format) const { return *by_format[static_cast<std::size_t>(format)]; }
   Pool& of(const SnapshotRef& ref) const { return of(ref.format); }
+  // Of a snapshot that may hold no state.
+  void retain(const SnapshotRef& ref) const {
+    if (ref.item != kNoItem) of(ref).retain(ref.item);
+  }
+  void release(const SnapshotRef& ref) const {
+    if (ref.item != kNoItem) of(ref).release(ref.item);
+  }
 };
 
 // The pools a plan asks for, in the order that map_pools() reads them back.

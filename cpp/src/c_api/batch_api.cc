@@ -43,11 +43,11 @@ kvcache_status kvcache_cache_pages(const kvcache_cache* cache, int32_t layer, co
             .width = part.width,
             .pages = memory->pages,
             .page_stride = memory->page_stride,
-            .token_stride = part.heads * head_stride,
+            .token_stride = part.row_bytes(),
             .head_stride = head_stride,
             .rows = memory->rows,
             .scales = memory->scales,
-            .scale_token_stride = std::uint64_t{part.heads} * part.row_scale_bytes,
+            .scale_token_stride = part.scale_bytes(),
             .scale_head_stride = part.row_scale_bytes};
     return KVCACHE_OK;
   });

@@ -199,17 +199,15 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     prefix::Match match =
         core.index.match(state.space(), tokens, true, CacheCore::now_ms(options.now_ms));
     for (std::size_t group = 0; group < match.tables.size(); ++group) {
-      for (const ItemId page : match.tables[group]) {
-        if (page != kNoItem) core.pools.pages[group]->retain(page);
-      }
+      core.pools.pages[group]->retain_many(match.tables[group]);
     }
     if (match.usable > 0) state.adopt(std::move(match.tables), match.usable);
     // Behind the window nothing is needed, though the index may still have it.
     state.trim_windows();
     snapshot = match.snapshot;
-    if (snapshot.item != kNoItem) core.pools.of(snapshot).retain(snapshot.item);
+    core.pools.retain(snapshot);
     if (Status status = state.take_slot(core); !status) {
-      if (snapshot.item != kNoItem) core.pools.of(snapshot).release(snapshot.item);
+      core.pools.release(snapshot);
       state.release();
       return status;
     }
@@ -233,7 +231,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   }
   if (snapshot.item != kNoItem) {
     const std::lock_guard lock(core.mutex);
-    core.pools.of(snapshot).release(snapshot.item);
+    core.pools.release(snapshot);
   }
   sequence->state.emplace(std::move(state));
   return Sequence(std::move(sequence));

@@ -81,6 +81,9 @@ class CacheCore final : public arena::ItemSource {
             std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy);
 };
 
+// Of a handle that never had a sequence, or has given it away.
+inline Status closed() { return Status::invalid_argument("the sequence is closed"); }
+
 // A sequence's lock and state. `state` is empty once closed.
 struct SequenceCore {
   static std::shared_ptr<SequenceCore> create(std::shared_ptr<CacheCore> cache);

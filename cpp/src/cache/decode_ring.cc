@@ -12,8 +12,6 @@ using arena::kNoItem;
 
 namespace {
 
-Status closed() { return Status::invalid_argument("the sequence is closed"); }
-
 Status check_ring(const StatePlan& plan, std::string_view call) {
   if (plan.options().ring_depth > 0) return Status::ok();
   return Status::unsupported(call, ": the plan has no decode ring; raise its ring_depth above 0");

@@ -9,7 +9,7 @@ using sequence::EngineTransfer;
 Status Sequence::import_rows(std::span<const std::int32_t> layers, std::uint64_t start,
                              std::uint64_t stop, std::span<const EngineTensor> tensors,
                              const EnginePlaces& places) {
-  if (!core_) return Status::invalid_argument("the sequence is closed");
+  if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("import_rows"); !status) return status;
   CacheCore& cache = *core_->cache;
@@ -18,7 +18,9 @@ Status Sequence::import_rows(std::span<const std::int32_t> layers, std::uint64_t
   const EngineTransfer transfer = {start, stop, tensors, places};
   const auto moves = state.find_moves(layers, transfer, false);
   if (!moves) return moves.status();
-  if (Status status = state.check_import(layers, start, stop); !status) return status;
+  for (const std::int32_t layer : layers) {
+    if (Status status = state.check_start(layer, start, stop - start); !status) return status;
+  }
   const sequence::RowsAhead rows{&state, start, stop};
   if (Status status = cache.take_pages({&rows, 1}, cache.layers.groups(layers)); !status) {
     return status;
@@ -29,7 +31,7 @@ Status Sequence::import_rows(std::span<const std::int32_t> layers, std::uint64_t
 Status Sequence::export_rows(std::span<const std::int32_t> layers, std::uint64_t start,
                              std::uint64_t stop, std::span<const EngineTensor> tensors,
                              const EnginePlaces& places) const {
-  if (!core_) return Status::invalid_argument("the sequence is closed");
+  if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_open(); !status) return status;
   if (Status status = core_->cache->check_backing("export_rows"); !status) return status;

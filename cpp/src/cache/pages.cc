@@ -15,8 +15,6 @@ using arena::kNoItem;
 
 namespace {
 
-Status closed() { return Status::invalid_argument("the sequence is closed"); }
-
 // Holds one page for as long as somebody looks at it.
 struct PagePin {
   explicit PagePin(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
@@ -55,8 +53,6 @@ Pins pin_pages(const std::shared_ptr<CacheCore>& cache, const sequence::Sequence
 std::vector<PageView> views_of(const Pins& pins, const PagedComponent& component,
                                std::uint64_t block_tokens, std::uint64_t start,
                                std::uint64_t stop) {
-  const std::uint64_t row_bytes = component.heads * component.width * dtype_bytes(component.dtype);
-  const std::uint64_t scale_bytes = std::uint64_t{component.heads} * component.row_scale_bytes;
   const std::uint64_t first = start / block_tokens;
   std::vector<PageView> views;
   for (std::size_t i = 0; i < pins.size(); ++i) {
@@ -69,9 +65,9 @@ std::vector<PageView> views_of(const Pins& pins, const PagedComponent& component
     view.start = begin;
     view.positions = end - begin;
     view.component = &component;
-    view.rows = page + component.rows_offset + begin % block_tokens * row_bytes;
+    view.rows = page + component.rows_offset + begin % block_tokens * component.row_bytes();
     if (component.row_scale_bytes > 0) {
-      view.scales = page + component.scales_offset + begin % block_tokens * scale_bytes;
+      view.scales = page + component.scales_offset + begin % block_tokens * component.scale_bytes();
     }
     view.pin = pins[i];
     views.push_back(std::move(view));

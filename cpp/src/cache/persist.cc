@@ -57,11 +57,9 @@ struct Pins {
   ~Pins() {
     const std::lock_guard lock(core.mutex);
     for (std::size_t group = 0; group < pages.size(); ++group) {
-      for (const ItemId page : pages[group]) {
-        if (page != kNoItem) core.pools.pages[group]->release(page);
-      }
+      core.pools.pages[group]->release_many(pages[group]);
     }
-    for (const ItemId snapshot : snapshots) core.pools.snapshots->release(snapshot);
+    if (core.pools.snapshots != nullptr) core.pools.snapshots->release_many(snapshots);
   }
 
   PrefixBytes bytes() const {
@@ -138,9 +136,7 @@ Status pin_prefix(CacheCore& core, const SpaceRef& key, std::span<const std::int
   for (std::size_t group = 0; group < pins.pages.size(); ++group) {
     auto& pages = pins.pages[group];
     choose_rows(core.plan.groups()[group], core.plan.block_tokens(), pages, shape);
-    for (const ItemId page : pages) {
-      if (page != kNoItem) core.pools.pages[group]->retain(page);
-    }
+    core.pools.pages[group]->retain_many(pages);
   }
   if (!core.plan.has_fixed_state()) return Status::ok();
   // The same prompt again runs its last token, so it needs the state before it as well.
@@ -154,7 +150,7 @@ Status pin_prefix(CacheCore& core, const SpaceRef& key, std::span<const std::int
   }
   shape.snapshots.push_back(whole.usable);
   pins.snapshots.push_back(whole.snapshot.item);
-  for (const ItemId snapshot : pins.snapshots) core.pools.snapshots->retain(snapshot);
+  core.pools.snapshots->retain_many(pins.snapshots);
   return Status::ok();
 }
 

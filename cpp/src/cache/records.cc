@@ -6,12 +6,6 @@
 #include "kvcache/verify.h"
 
 namespace kvcache {
-namespace {
-
-Status closed() { return Status::invalid_argument("the sequence is closed"); }
-
-}  // namespace
-
 Result<std::uint64_t> Sequence::written_records(std::int32_t layer, std::string_view name) const {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);

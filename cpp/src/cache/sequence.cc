@@ -12,12 +12,6 @@ using arena::ItemId;
 using arena::kNoItem;
 using sequence::RowsAhead;
 
-namespace {
-
-Status closed() { return Status::invalid_argument("the sequence is closed"); }
-
-}  // namespace
-
 std::shared_ptr<SequenceCore> SequenceCore::create(std::shared_ptr<CacheCore> cache) {
   return {new SequenceCore(std::move(cache)), DeleteInOwnProcess()};
 }

@@ -8,7 +8,7 @@
 namespace kvcache {
 
 Status Sequence::shift(std::uint64_t keep, std::uint64_t drop) {
-  if (!core_) return Status::invalid_argument("the sequence is closed");
+  if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("shift"); !status) return status;
   CacheCore& cache = *core_->cache;

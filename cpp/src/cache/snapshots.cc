@@ -13,7 +13,7 @@ void CacheCore::restore(const arena::SnapshotRef& snapshot, std::byte* slot) con
 
 Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
                                          std::vector<SnapshotError>* errors) {
-  if (!core_) return Status::invalid_argument("the sequence is closed");
+  if (!core_) return closed();
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("snapshot"); !status) return status;
   CacheCore& cache = *core_->cache;

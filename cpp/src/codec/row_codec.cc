@@ -6,10 +6,6 @@
 
 namespace kvcache::codec {
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
 Element element_of(DType dtype) {
   KVCACHE_CHECK(is_float(dtype));
   if (dtype == DType::kF32) return kElementF32;

@@ -21,7 +21,6 @@ struct RowCodec {
   }
 };
 
-bool is_float(DType dtype);
 // REQUIRES: is_float(dtype).
 Element element_of(DType dtype);
 

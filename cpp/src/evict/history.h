@@ -107,8 +107,6 @@ class History {
   RecordId excess_ghost() const {
     return ghost_bytes_ > ghost_bytes_limit_ ? ghosts_.front() : kNoRecord;
   }
-  std::uint64_t ghost_bytes() const { return ghost_bytes_; }
-  std::size_t size() const { return records_.size() - free_.size(); }
 
  private:
   static std::uint64_t bytes(const Record& record) {

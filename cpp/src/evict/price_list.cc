@@ -75,9 +75,7 @@ void PriceList::supersede(RecordId at) {
     timers_[history_[id].bucket].remove(history_, id);
     open(id, kDead, 1.0 / static_cast<double>(blocks));
     for (const MarkId mark : history_[id].marks) {
-      if (!snapshots_[mark].timed) continue;
-      snapshots_.close_unused(mark);
-      snapshots_.open(mark, SnapshotPrices::kDead, now_ms_);
+      if (snapshots_[mark].timed) snapshots_.open(mark, SnapshotPrices::kDead, now_ms_);
     }
   }
 }

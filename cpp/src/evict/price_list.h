@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checked.h"
 #include "evict/block_keys.h"
 #include "evict/drawers.h"
 #include "evict/hazard_table.h"
@@ -82,7 +83,7 @@ class PriceList final : public Policy {
     return static_cast<std::int64_t>(position / block_tokens_);
   }
   std::int64_t blocks_to(std::uint64_t end) const {
-    return static_cast<std::int64_t>((end + block_tokens_ - 1) / block_tokens_);
+    return static_cast<std::int64_t>(ceil_div(end, block_tokens_));
   }
   Node& node(RunId run) {
     if (run >= nodes_.size()) nodes_.resize(run + std::size_t{1});

@@ -122,10 +122,7 @@ void PriceList::file_marks(const Completion& completion, std::uint32_t kind) {
       place = record.children == 2 ? MarkPlace::kJunction : MarkPlace::kWideJunction;
     }
     const std::uint8_t cls = SnapshotPrices::class_of(place, mark.uses, kind);
-    if (!mark.timed || mark.cls != cls) {
-      snapshots_.close_unused(on.mark);
-      snapshots_.open(on.mark, cls, now_ms_);
-    }
+    if (!mark.timed || mark.cls != cls) snapshots_.open(on.mark, cls, now_ms_);
     snapshots_.set_worth(on.mark, worth(on.record, mark.position));
   }
 }

@@ -35,8 +35,7 @@ class S3Fifo final : public FactPolicy {
     state.turn = ++turns_;
   }
   void split_run(RunId upper, RunId run, std::uint64_t position) override {
-    State above = state_of(run_unit(run));
-    above.counted = false;
+    const State above = state_of(run_unit(run));
     state_of(run_unit(upper)) = above;
     FactPolicy::split_run(upper, run, position);
   }
@@ -73,7 +72,6 @@ class S3Fifo final : public FactPolicy {
     std::uint64_t turn = 0;
     std::uint32_t uses = 0;
     bool main = false;
-    bool counted = false;  // in its queue
   };
 
   State& state_of(Unit unit) {
@@ -84,14 +82,12 @@ class S3Fifo final : public FactPolicy {
   Queue& queue(const State& state) { return state.main ? main_ : small_; }
 
   void place(Unit unit, UnitFacts&) override {
-    State& state = state_of(unit);
+    const State& state = state_of(unit);
     queue(state).insert({state.turn, unit});
-    state.counted = true;
   }
   void unplace(Unit unit, UnitFacts&) override {
-    State& state = state_of(unit);
+    const State& state = state_of(unit);
     queue(state).erase({state.turn, unit});
-    state.counted = false;
   }
   void counted(Unit unit, UnitFacts& facts) override {
     if (facts.uses < 2) return;  // the request that made it

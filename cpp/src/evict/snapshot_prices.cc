@@ -109,11 +109,6 @@ void SnapshotPrices::close(MarkId id) {
   ++mark.serial;
 }
 
-void SnapshotPrices::close_unused(MarkId id) {
-  marks_[id].timed = false;
-  ++marks_[id].serial;
-}
-
 void SnapshotPrices::open(MarkId id, std::uint8_t cls, std::uint64_t now_ms) {
   Mark& mark = marks_[id];
   if (mark.stored) unshelve(id);

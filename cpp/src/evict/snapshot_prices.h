@@ -59,8 +59,7 @@ class SnapshotPrices {
   static std::uint8_t class_of(MarkPlace place, std::uint32_t uses, std::uint32_t kind);
   static constexpr std::uint8_t kDead = 0;
 
-  void close(MarkId id);         // its interval ends with a use
-  void close_unused(MarkId id);  // or because it is something else now
+  void close(MarkId id);  // its interval ends with a use
   void open(MarkId id, std::uint8_t cls, std::uint64_t now_ms);
   // Moves what has come of age on.
   void advance(std::uint64_t now_ms);

@@ -5,10 +5,6 @@
 namespace kvcache {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
 // The tensor without its place.
 SnapshotTensor stored_tensor(const FixedComponent& fixed, VerifyRule verify,
                              SnapshotFormat format) {

@@ -70,11 +70,11 @@ Status lay_out_page(Group& group, std::uint32_t block_tokens) {
   std::uint64_t offset = 0;
   for (PagedComponent& component : group.components) {
     component.scales_offset = offset;
-    offset += rows * component.heads * component.row_scale_bytes;
+    offset += rows * component.scale_bytes();
   }
   for (PagedComponent& component : group.components) {
     component.rows_offset = offset;
-    offset += rows * component.heads * component.width * dtype_bytes(component.dtype);
+    offset += rows * component.row_bytes();
   }
   group.page_bytes = offset;
   group.token_bytes = token_bytes;

@@ -138,9 +138,7 @@ Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const Prefi
   const bool scales = array.source == ArraySpec::Source::kScales;
   const Group& group = plan.groups()[array.group];
   const std::uint64_t block = group.rows(plan.block_tokens());
-  const std::uint64_t row =
-      scales ? std::uint64_t{array.paged->heads} * sizeof(float)
-             : std::uint64_t{array.paged->heads} * array.paged->width * dtype_bytes(array.dtype);
+  const std::uint64_t row = scales ? array.paged->scale_bytes() : array.paged->row_bytes();
   const std::uint64_t offset = scales ? array.paged->scales_offset : array.paged->rows_offset;
   const std::pair<std::uint64_t, std::uint64_t> spans[] = {
       {0, shape.sinks[array.group]},

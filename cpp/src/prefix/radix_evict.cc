@@ -32,7 +32,7 @@ bool RadixIndex::evict_one() {
       return !pools_.of(snapshot.format).in_use(snapshot.item);
     }
     if (!tail_in_use(unit.id)) return true;
-    held.push_back(unit.id);
+    if (has_windows_) held.push_back(unit.id);
     return false;
   });
   if (!victim) {
@@ -142,8 +142,7 @@ void RadixIndex::settle(NodeId id) {
 
 void RadixIndex::clear() {
   drop_all();
-  while (reap(1024) > 0) {
-  }
+  reap(SIZE_MAX);
   window_queue_.clear();
   policy_->clear();
 }
@@ -196,8 +195,7 @@ std::size_t RadixIndex::reap_one() {
 
 // Drops a subtree now. What is stale has gone before.
 void RadixIndex::erase_subtree(NodeId top) {
-  while (reap(1024) > 0) {
-  }
+  reap(SIZE_MAX);
   doomed_.push_back(top);
   while (!doomed_.empty()) reap_one();
 }

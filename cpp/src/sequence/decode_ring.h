@@ -33,7 +33,6 @@ class DecodeRing {
   // Locked. Drops all entries.
   void clear();
 
-  std::uint32_t depth() const { return depth_; }
   std::vector<std::uint64_t> positions() const;  // own; oldest record first
 
  private:

@@ -45,10 +45,6 @@ std::string_view next_token(std::string_view axes, std::size_t& at) {
   return axes.substr(first, at - first);
 }
 
-bool is_position(EngineAxis axis) {
-  return axis == EngineAxis::kTokens || axis == EngineAxis::kBlocks || axis == EngineAxis::kBlock;
-}
-
 Status check(const EngineLayout& layout, std::string_view axes) {
   if (!layout.has(EngineAxis::kDim)) return wrong(axes, "one axis must be dim");
   const bool tokens = layout.has(EngineAxis::kTokens);

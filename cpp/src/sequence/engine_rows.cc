@@ -27,10 +27,6 @@ std::string name_of_axis(const EngineTensor& tensor, std::size_t axis) {
   return text + " of " + std::to_string(tensor.shape.size());
 }
 
-bool is_position(EngineAxis word) {
-  return word == EngineAxis::kTokens || word == EngineAxis::kBlocks || word == EngineAxis::kBlock;
-}
-
 // What one axis of the tensor says about the rows.
 struct AxisReading {
   std::uint64_t fixed = 1;   // product of the sizes that are known
@@ -142,7 +138,7 @@ Result<EngineRows> find_rows(const EngineTensor& tensor, const EnginePart& which
     return Status::invalid_argument("layout \"", tensor.layout.text(), "\" has ", axes.size(),
                                     " axes, the tensor ", tensor.shape.size());
   }
-  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 && tensor.dtype != DType::kBf16) {
+  if (!is_float(tensor.dtype)) {
     return Status::invalid_argument("an engine's tensor must be f32, f16 or bf16, got ",
                                     dtype_name(tensor.dtype));
   }

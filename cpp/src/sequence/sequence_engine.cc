@@ -1,6 +1,7 @@
 // Rows between a sequence's pages and an engine's tensors.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -73,12 +74,12 @@ codec::RunShape run_shape(const EngineMove& move, std::uint64_t positions) {
 codec::RowRun run_at(const EngineMove& move, const EngineWalk& walk, std::byte* page,
                      std::uint64_t position, std::uint64_t offset, std::uint64_t most) {
   const PagedComponent& component = *move.ref.component;
-  const std::uint64_t row = offset * component.heads;
   const EngineWalk::Stretch stretch = walk.at(position, most);
   codec::RowRun run;
-  run.packed = page + component.rows_offset + row * component.width * dtype_bytes(component.dtype);
+  run.packed = page + component.rows_offset + offset * component.row_bytes();
   if (component.row_scale_bytes > 0) {
-    run.scales = reinterpret_cast<float*>(page + component.scales_offset) + row;
+    run.scales =
+        reinterpret_cast<float*>(page + component.scales_offset) + offset * component.heads;
   }
   run.elements = stretch.elements;
   run.tokens = stretch.tokens;
@@ -96,6 +97,8 @@ Result<std::vector<EngineMove>> SequenceState::find_moves(std::span<const std::i
                                     ") end before they start");
   }
   std::vector<EngineMove> moves;
+  // Places depend on the blocks and positions of a tensor only: its layers agree in them.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> checked;
   const std::set<std::int32_t> distinct(layers.begin(), layers.end());
   if (distinct.size() != layers.size()) {
     return Status::invalid_argument("layers: one of the ", layers.size(), " is there twice");
@@ -119,7 +122,8 @@ Result<std::vector<EngineMove>> SequenceState::find_moves(std::span<const std::i
       for (std::size_t part = 0; part < share.count; ++part) {
         const PagedRef& ref = (**refs)[share.first + part];
         auto rows = find_rows(tensor, {parts, part, i, layers.size()});
-        if (rows) {
+        if (rows && checked != std::pair(rows->block, rows->tokens)) {
+          checked = {rows->block, rows->tokens};
           const EngineWalk walk(*rows, transfer.places, transfer.start, transfer.stop);
           if (Status status = walk.check(written); !status) rows = status;
         }
@@ -138,19 +142,6 @@ Result<std::vector<EngineMove>> SequenceState::find_moves(std::span<const std::i
   }
   if (Status status = check_tensors(transfer.tensors, written); !status) return status;
   return moves;
-}
-
-Status SequenceState::check_import(std::span<const std::int32_t> layers, std::uint64_t start,
-                                   std::uint64_t stop) const {
-  for (const std::int32_t layer : layers) {
-    std::vector<codec::RowsView> views;
-    for (const PagedRef& ref : **layers_->paged(layer)) {
-      views.push_back(
-          {.tokens = stop - start, .heads = ref.component->heads, .width = ref.component->width});
-    }
-    if (Status status = check_write(layer, start, views); !status) return status;
-  }
-  return Status::ok();
 }
 
 template <typename Move>

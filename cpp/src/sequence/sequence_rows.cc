@@ -65,14 +65,19 @@ template Status SequenceState::check_rows(std::int32_t,
 Status SequenceState::check_write(std::int32_t layer, std::uint64_t start,
                                   std::span<const codec::RowsView> components) const {
   if (Status status = check_rows(layer, components); !status) return status;
+  return check_start(layer, start, components[0].tokens);
+}
+
+Status SequenceState::check_start(std::int32_t layer, std::uint64_t start,
+                                  std::uint64_t positions) const {
   const std::uint64_t frontier = written(layer);
   if (start < length_ || start > frontier) {
     return Status::invalid_argument("layer ", layer, ": writes may start at ", length_, "..",
                                     frontier, " (complete..written positions), got ", start);
   }
-  if (components[0].tokens > tokens_.size() - start) {
-    return Status::invalid_argument("layer ", layer, ": rows reach position ",
-                                    start + components[0].tokens, " but only ", tokens_.size(),
+  if (positions > tokens_.size() - start) {
+    return Status::invalid_argument("layer ", layer, ": rows reach position ", start + positions,
+                                    " but only ", tokens_.size(),
                                     " tokens are known; extend() the sequence first");
   }
   return Status::ok();
@@ -112,11 +117,10 @@ void SequenceState::copy_pages(std::span<const PageCopy> copies) const {
     const std::byte* from = pool.data(copy.from);
     std::byte* to = pool.data(copy.to);
     for (const PagedComponent& component : plan_->groups()[copy.group].components) {
-      const std::uint64_t rows = std::uint64_t{copy.rows} * component.heads;
-      const std::uint64_t bytes = rows * component.width * dtype_bytes(component.dtype);
-      std::memcpy(to + component.rows_offset, from + component.rows_offset, bytes);
+      std::memcpy(to + component.rows_offset, from + component.rows_offset,
+                  copy.rows * component.row_bytes());
       std::memcpy(to + component.scales_offset, from + component.scales_offset,
-                  rows * component.row_scale_bytes);
+                  copy.rows * component.scale_bytes());
     }
   }
 }

@@ -132,7 +132,7 @@ Result<std::vector<GroupShift>> SequenceState::prepare_shift(const ShiftSpan& sp
   }
   if (status.is_ok()) return shifts;
   for (std::size_t group = 0; group < shifts.size(); ++group) {
-    for (const ItemId page : shifts[group].fresh) pools_.pages[group]->release(page);
+    pools_.pages[group]->release_many(shifts[group].fresh);
   }
   return status;
 }
@@ -148,9 +148,8 @@ void SequenceState::move_rows(std::span<const GroupShift> shifts) const {
                        pool.data(move.from) + offset + move.from_row * row_bytes,
                        move.rows * row_bytes);
         };
-        copy(component.rows_offset,
-             std::uint64_t{component.heads} * component.width * dtype_bytes(component.dtype));
-        copy(component.scales_offset, std::uint64_t{component.heads} * component.row_scale_bytes);
+        copy(component.rows_offset, component.row_bytes());
+        copy(component.scales_offset, component.scale_bytes());
       }
     }
   }
@@ -173,19 +172,13 @@ void SequenceState::finish_shift(const ShiftSpan& span, std::vector<GroupShift> 
   shifted_from_ =
       std::min(shifted_from_, span.keep / plan_->block_tokens() * plan_->block_tokens());
   shifted_to_ = length_ - span.drop;
-  // A snapshot further on is of positions that are others now.
-  while (!snapshots_.empty() && snapshots_.back().position > span.keep) {
-    drop(snapshots_.back());
-    snapshots_.pop_back();
-  }
+  drop_after(span.keep);  // what is further on is of positions that are others now
   const auto first = tokens_.begin() + static_cast<std::ptrdiff_t>(span.keep);
   tokens_.erase(first, first + static_cast<std::ptrdiff_t>(span.drop));
   length_ -= span.drop;
-  std::erase_if(media_, [&](const MediaSpan& item) { return item.start >= span.keep; });
   if (shared_until_ > span.keep) {
     shared_until_ = std::max(span.keep, shared_until_ - std::min(shared_until_, span.drop));
   }
-  ring_.truncate_after(std::min(span.keep, length_));
   std::fill(written_.begin(), written_.end(), length_);
 }
 

@@ -88,7 +88,7 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.records_ = records_;
   child.clip_frontiers();
   for (const SnapshotRef& held : snapshots_) {
-    if (held.item != kNoItem) pools_.of(held).retain(held.item);
+    pools_.retain(held);
     child.snapshots_.push_back(held);
   }
   shared_until_ = std::max(shared_until_, length_);
@@ -102,14 +102,10 @@ bool SequenceState::has_windows() const {
   return std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.forgets(); });
 }
 
-void SequenceState::drop(const SnapshotRef& held) {
-  if (held.item != kNoItem) pools_.of(held).release(held.item);
-}
-
 void SequenceState::hold_snapshot(const SnapshotRef& taken) {
   for (SnapshotRef& held : snapshots_) {
     if (held.position != taken.position || held.format != taken.format) continue;
-    drop(held);
+    pools_.release(held);
     held = taken;
     return;
   }
@@ -117,7 +113,7 @@ void SequenceState::hold_snapshot(const SnapshotRef& taken) {
 }
 
 void SequenceState::forget_snapshots() {
-  for (const SnapshotRef& held : snapshots_) drop(held);
+  for (const SnapshotRef& held : snapshots_) pools_.release(held);
   snapshots_.clear();
   for (BlockTable& table : tables_) table.drop_kept();
 }
@@ -153,6 +149,15 @@ Status SequenceState::check_truncate(std::uint64_t position) const {
   return Status::ok();
 }
 
+void SequenceState::drop_after(std::uint64_t position) {
+  while (!snapshots_.empty() && snapshots_.back().position > position) {
+    pools_.release(snapshots_.back());
+    snapshots_.pop_back();
+  }
+  ring_.truncate_after(position);
+  std::erase_if(media_, [=](const MediaSpan& span) { return span.start >= position; });
+}
+
 void SequenceState::truncate(std::uint64_t position) {
   const std::uint64_t block = plan_->block_tokens();
   for (BlockTable& table : tables_) {
@@ -161,11 +166,7 @@ void SequenceState::truncate(std::uint64_t position) {
     // Rows that others may see are not overwritten: the block is copied before the next write.
     if (position < shared_until_ && position % block != 0) table.mark_shared(position / block);
   }
-  while (!snapshots_.empty() && snapshots_.back().position > position) {
-    drop(snapshots_.back());
-    snapshots_.pop_back();
-  }
-  ring_.truncate_after(position);
+  drop_after(position);
   shared_until_ = std::min(shared_until_, position);
   if (position <= private_from_) private_from_ = UINT64_MAX;
   if (position <= shifted_from_) {
@@ -174,7 +175,6 @@ void SequenceState::truncate(std::uint64_t position) {
   }
   length_ = position;
   tokens_.resize(position);
-  std::erase_if(media_, [=](const MediaSpan& span) { return span.start >= position; });
   clip_frontiers();
 }
 

@@ -98,6 +98,8 @@ class SequenceState {
   // Own. Shapes and positions are checked before anything changes.
   Status check_write(std::int32_t layer, std::uint64_t start,
                      std::span<const codec::RowsView> components) const;
+  // Own. Positions alone, of rows whose shapes are known to be right.
+  Status check_start(std::int32_t layer, std::uint64_t start, std::uint64_t positions) const;
   // What it takes to make the blocks of [start, stop) writable, see BlockTable and pages_ahead.h.
   // Missing: own; the others: locked.
   std::size_t missing_blocks(std::size_t group, std::uint64_t start, std::uint64_t stop) const;
@@ -134,8 +136,6 @@ class SequenceState {
   // there; `written` when the tensors are what is written.
   Result<std::vector<EngineMove>> find_moves(std::span<const std::int32_t> layers,
                                              const EngineTransfer& transfer, bool written) const;
-  Status check_import(std::span<const std::int32_t> layers, std::uint64_t start,
-                      std::uint64_t stop) const;  // own
   // Own. kNonFinite leaves the rows of every layer of the call unwritten.
   Status import_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer);
   Status export_rows(std::span<const EngineMove> moves, const EngineTransfer& transfer) const;
@@ -193,7 +193,7 @@ class SequenceState {
   Status missing_rows(std::size_t group, std::uint64_t position, const ShiftSpan& span) const;
   template <typename Move>
   void for_each_run(const EngineMove& move, const EngineTransfer& transfer, const Move& body) const;
-  void drop(const SnapshotRef& held);  // locked
+  void drop_after(std::uint64_t position);  // locked: snapshots and media of what follows
 
   const StatePlan* plan_;
   const LayerMap* layers_;
