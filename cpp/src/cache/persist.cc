@@ -180,7 +180,7 @@ Result<FilledBlocks> filled_blocks(const Group& group, const PrefixShape& shape,
   return filled;
 }
 
-// Refuses what no eviction can make room for, before anything is evicted.
+// Locked. Refuses what no eviction can make room for, before anything is evicted.
 Status check_budget(const CacheCore& core, const PrefixShape& shape,
                     const std::vector<FilledBlocks>& filled) {
   std::uint64_t total = span_bytes(span_geometry(core.plan.slot_bytes()), shape.snapshots.size());
@@ -275,11 +275,11 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     if (!blocks) return blocks.status();
     filled.push_back(*blocks);
   }
-  if (Status status = check_budget(core, shape, filled); !status) return status;
   Pins pins(core);
   {
     const std::lock_guard lock(core.mutex);
     if (is_resident(core, where.ref(), *file)) return shape.tokens;
+    if (Status status = check_budget(core, shape, filled); !status) return status;
     if (Status status = take_items(core, shape, filled, pins); !status) return status;
   }
   if (Status status = file->read_into(pins.bytes()); !status) return status;
