@@ -42,21 +42,21 @@ def layouts(draw: st.DrawFn) -> tuple[str, tuple[tuple[int, int], ...]]:
     heads = draw(st.integers(1, 4))
     if heads > 1 or draw(st.booleans()):
         words.append("heads")
-    words = draw(st.permutations(words))
     count = draw(st.integers(1, 3))
-    axes = [[word] for word in words]
-    parts = [(heads, draw(st.integers(1, 19)))] * count
     if count > 1:
-        if draw(st.booleans()):  # in an axis of its own: parts are of one width
-            axes.insert(draw(st.integers(0, len(axes))), ["kv"])
-        else:  # before dim, or before heads and dim, in one axis
-            parts = [(heads, draw(st.integers(1, 19))) for _ in range(count)]
-            at = next(i for i, axis in enumerate(axes) if axis == ["dim"])
-            axes[at] = ["kv", "dim"]
-            if ["heads"] in axes and draw(st.booleans()):
-                axes.remove(["heads"])
-                at = next(i for i, axis in enumerate(axes) if "dim" in axis)
-                axes[at] = draw(st.sampled_from([["kv", "heads", "dim"], ["heads", "kv", "dim"]]))
+        words.append("kv")
+    axes: list[list[str]] = []
+    for word in draw(st.permutations(words)):
+        if axes and not {"blocks", "block"} <= {word, *axes[-1]} and draw(st.integers(0, 3)) == 0:
+            axes[-1].append(word)
+        else:
+            axes.append([word])
+    # Parts may be of different widths where they follow each other in one axis.
+    width = st.integers(1, 19)
+    if any(axis.index("kv") < axis.index("dim") for axis in axes if {"kv", "dim"} <= {*axis}):
+        parts = [(heads, draw(width)) for _ in range(count)]
+    else:
+        parts = [(heads, draw(width))] * count
     text = " ".join(f"({' '.join(axis)})" if len(axis) > 1 else axis[0] for axis in axes)
     return text, tuple(parts)
 

@@ -29,23 +29,25 @@ std::string name_of_axis(const EngineTensor& tensor, std::size_t axis) {
 
 // What one axis of the tensor says about the rows.
 struct AxisReading {
-  std::uint64_t fixed = 1;   // product of the sizes that are known
-  std::uint64_t before = 0;  // elements of the parts that come first, when parts share the axis
+  std::uint64_t fixed = 1;  // product of the sizes that are known
+  // When parts share the axis, elements inside the word `kv`, positions aside:
+  std::uint64_t before = 0;  // of the parts that come first
+  std::uint64_t joined = 0;  // of all of them
 };
 
 // Reads the words of an axis from the innermost out: the size they ask for.
 Result<AxisReading> read_axis(const std::vector<EngineAxis>& words, const EnginePart& which) {
   AxisReading reading;
   std::vector<std::uint64_t> inner(which.parts.size(), 1);  // until the parts are joined
-  bool joined = false;
   for (auto word = words.rbegin(); word != words.rend(); ++word) {
+    const bool joined = reading.joined > 0;
     if (*word == EngineAxis::kKv) {
       reading.fixed = 0;
       for (std::size_t part = 0; part < inner.size(); ++part) {
         if (part == which.part) reading.before = reading.fixed;
         reading.fixed += inner[part];
       }
-      joined = true;
+      reading.joined = reading.fixed;
       continue;
     }
     for (std::size_t part = 0; part < inner.size(); ++part) {
@@ -66,19 +68,6 @@ Result<AxisReading> read_axis(const std::vector<EngineAxis>& words, const Engine
   return reading;
 }
 
-// Elements that all parts together take of what is inside the word `kv`.
-std::uint64_t joined_size(const std::vector<EngineAxis>& words, const EnginePart& which) {
-  std::uint64_t sum = 0;
-  for (std::size_t part = 0; part < which.parts.size(); ++part) {
-    std::uint64_t inner = 1;
-    for (auto word = words.rbegin(); word != words.rend() && *word != EngineAxis::kKv; ++word) {
-      inner *= size_of(*word, which, part);
-    }
-    sum += inner;
-  }
-  return sum;
-}
-
 struct Found {
   EngineRows rows;
   std::ptrdiff_t offset = 0;  // bytes from the start of the tensor
@@ -86,14 +75,16 @@ struct Found {
 };
 
 // Strides and sizes that the words of one axis give to the rows.
-void take_axis(const std::vector<EngineAxis>& words, const EnginePart& which, std::ptrdiff_t stride,
-               std::uint64_t positions, Found& found) {
+void take_axis(const std::vector<EngineAxis>& words, const AxisReading& reading,
+               const EnginePart& which, std::ptrdiff_t stride, std::uint64_t positions,
+               Found& found) {
   EngineRows& rows = found.rows;
   std::uint64_t inner = 1;
+  std::uint64_t inner_positions = 1;
   for (auto word = words.rbegin(); word != words.rend(); ++word) {
     const std::ptrdiff_t step = stride * static_cast<std::ptrdiff_t>(inner);
     std::uint64_t size = size_of(*word, which, which.part);
-    if (is_position(*word)) size = positions;
+    if (is_position(*word)) size = inner_positions = positions;
     switch (*word) {
       case EngineAxis::kLayers:
         found.offset += step * static_cast<std::ptrdiff_t>(which.layer);
@@ -117,7 +108,8 @@ void take_axis(const std::vector<EngineAxis>& words, const EnginePart& which, st
         rows.tokens = size;
         break;
       case EngineAxis::kKv:
-        inner = joined_size(words, which);
+        found.offset += stride * static_cast<std::ptrdiff_t>(reading.before * inner_positions);
+        inner = reading.joined * inner_positions;
         continue;
       case EngineAxis::kOne:
         break;
@@ -165,8 +157,7 @@ Result<EngineRows> find_rows(const EngineTensor& tensor, const EnginePart& which
                                       open ? "a multiple of " : "", reading->fixed, ", got ", size);
     }
     if (size == 0) continue;  // no row, and strides mean nothing
-    found.offset += tensor.strides[axis] * static_cast<std::ptrdiff_t>(reading->before);
-    take_axis(words, which, tensor.strides[axis], size / reading->fixed, found);
+    take_axis(words, *reading, which, tensor.strides[axis], size / reading->fixed, found);
   }
   if (rows.block > 0) {
     const auto all = checked_mul(found.blocks, rows.block);
