@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,25 +15,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+_T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
 
 
-def _as_array(value: Any, name: str) -> NDArray[Any]:
+def as_integers(value: Any, name: str) -> NDArray[Any]:
+    """One axis of integers; int32 where there are none."""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, TypeError, OverflowError, BufferError) as error:
         raise InvalidArgumentError(f"{name}: not an array: {error}") from None
-
-
-def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
-    """One contiguous axis of int32, without a copy where it is that already."""
-    array = _as_array(tokens, name)
     if array.size == 0 and array.ndim == 1:
-        return np.empty(0, np.int32)
+        return np.empty(0, np.int32)  # an empty list is one of floats to numpy
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidArgumentError(
             f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
         )
+    return array
+
+
+def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
+    """One contiguous axis of int32, without a copy where it is that already."""
+    array = as_integers(tokens, name)
     if array.dtype != np.int32:
         low, high = int(array.min()), int(array.max())
         if low < _INT32.min or high > _INT32.max:
@@ -58,18 +61,28 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
     """One axis of numbers that are not negative; None stays None."""
     if value is None:
         return None
-    array = _as_array(value, name)
-    if array.size == 0 and array.ndim == 1:
-        return np.empty(0, np.uint64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
-        )
-    if array.dtype.kind == "i" and array.min() < 0:
+    array = as_integers(value, name)
+    if array.min(initial=0) < 0:
         raise InvalidArgumentError(f"{name}: must not be negative, got {array.min()}")
-    if array.max() > 2**63 - 1:
+    if array.max(initial=0) > 2**63 - 1:
         raise InvalidArgumentError(f"{name}: must be below 2**63, got {array.max()}")
     return np.ascontiguousarray(array, dtype=np.uint64)
+
+
+def as_instances(given: Iterable[_T], kind: type[_T], name: str) -> tuple[_T, ...]:
+    """All that is given, each of it a ``kind``."""
+    try:
+        instances = tuple(given)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{name}: expected a list of {kind.__name__}, got {type(given).__name__}"
+        ) from None
+    for index, each in enumerate(instances):
+        if not isinstance(each, kind):
+            raise InvalidArgumentError(
+                f"{name}[{index}]: expected a {kind.__name__}, got {type(each).__name__}"
+            )
+    return instances
 
 
 def as_number(value: Any, name: str) -> float:

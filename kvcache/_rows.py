@@ -54,6 +54,16 @@ def empty_parts(plan: StatePlan, layer: int, count: int, dtype: Any) -> list[Any
     return [empty_rows(part, count, dtype) for part in plan.paged_components(layer)]
 
 
+def given_parts(keys: Rows, values: Rows | None, index_keys: Rows | None) -> list[Rows]:
+    """The components of a layer that a caller writes."""
+    return [keys, *(rows for rows in (values, index_keys) if rows is not None)]
+
+
+def as_parts(parts: list[Any]) -> tuple[Any, ...]:
+    """Components of a layer as a caller unpacks them: at least two, None for values without any."""
+    return tuple(parts) if len(parts) > 1 else (parts[0], None)
+
+
 def as_layers(layers: Mapping[int, Iterable[Rows]]) -> list[tuple[int, list[Rows]]]:
     """Rows by layer, as the core takes them."""
     try:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_counts, as_layer, as_tokens
-from kvcache._rows import Rows, as_row_dtype, empty_parts
+from kvcache._arguments import as_count, as_counts, as_instances, as_layer, as_tokens
+from kvcache._rows import Rows, as_parts, as_row_dtype, empty_parts, given_parts
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
 
@@ -43,7 +43,7 @@ class Batch:
     __slots__ = ("_core", "sequences")
 
     def __init__(self, sequences: Iterable[Sequence]) -> None:
-        self.sequences = _sequences(sequences)
+        self.sequences = as_instances(sequences, Sequence, "sequences")
         self._core = _core.Batch([sequence._core for sequence in self.sequences])
 
     def __len__(self) -> int:
@@ -113,10 +113,8 @@ class Batch:
                 before must be written again.
             InvalidArgumentError: shape, counts or positions.
         """
-        components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
-        self._core.write(
-            as_layer(layer), self._starts(starts), as_counts(counts, "counts"), components
-        )
+        parts = given_parts(keys, values, index_keys)
+        self._core.write(as_layer(layer), self._starts(starts), as_counts(counts, "counts"), parts)
 
     def read(
         self, layer: int, starts: ArrayLike, counts: ArrayLike, dtype: str | None = None
@@ -136,7 +134,7 @@ class Batch:
         total = len(self) if each is None else int(each.sum())
         rows = empty_parts(self.sequences[0].plan, layer, total, dtype)
         self._core.read(layer, first, each, rows)
-        return tuple(rows) if len(rows) > 1 else (rows[0], None)
+        return as_parts(rows)
 
     def block_table(self, group: int, out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """The page of each block of each sequence in one group, for kernels that go by `pages`.
@@ -193,18 +191,3 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} sequences>"
-
-
-def _sequences(given: Iterable[Sequence]) -> tuple[Sequence, ...]:
-    try:
-        sequences = tuple(given)
-    except TypeError:
-        raise InvalidArgumentError(
-            f"sequences: expected a list of Sequence, got {type(given).__name__}"
-        ) from None
-    for row, sequence in enumerate(sequences):
-        if not isinstance(sequence, Sequence):
-            raise InvalidArgumentError(
-                f"sequences[{row}]: expected a Sequence, got {type(sequence).__name__}"
-            )
-    return sequences

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_text
+from kvcache._arguments import as_count, as_integers, as_layer, as_text
 from kvcache.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -126,16 +126,7 @@ def _layout(layout: EngineLayout | str) -> _core.EngineLayout:
 def _integers(values: Any, name: str, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
     if values is None:
         return np.empty(0, dtype)
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError, BufferError) as error:
-        raise InvalidArgumentError(f"{name}: not an array: {error}") from None
-    if array.size == 0 and array.ndim == 1:
-        return np.empty(0, dtype)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
-        )
+    array = as_integers(values, name)
     info = np.iinfo(dtype)
     if not np.can_cast(array.dtype, dtype):
         low, high = int(array.min()), int(array.max())

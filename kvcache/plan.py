@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from kvcache import _core
-from kvcache._arguments import as_count
+from kvcache._arguments import as_count, as_instances
 from kvcache.errors import InvalidArgumentError
 from kvcache.snapshot import SnapshotFormat, core_format
 from kvcache.state import DType, StateDecl, declare
@@ -95,7 +95,7 @@ class StatePlan:
         ring_depth: int = 0,
         rotated_keys: bool = True,
     ) -> None:
-        self.declarations = _declarations(declarations)
+        self.declarations = as_instances(declarations, StateDecl, "declarations")
         self.memory_bytes = parse_bytes(memory)
         self.block_tokens = as_count(block_tokens, "block_tokens", 1, _MAX_U32)
         self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
@@ -268,18 +268,3 @@ class StatePlan:
             f"<StatePlan {len(self.groups)} groups, {self.block_bytes} bytes a block of "
             f"{self.block_tokens}, {self.slot_bytes} bytes a slot, {self.memory_bytes} in all>"
         )
-
-
-def _declarations(given: Iterable[StateDecl]) -> tuple[StateDecl, ...]:
-    try:
-        declarations = tuple(given)
-    except TypeError:
-        raise InvalidArgumentError(
-            f"declarations: expected a list of StateDecl, got {type(given).__name__}"
-        ) from None
-    for index, decl in enumerate(declarations):
-        if not isinstance(decl, StateDecl):
-            raise InvalidArgumentError(
-                f"declarations[{index}]: expected a StateDecl, got {type(decl).__name__}"
-            )
-    return declarations

@@ -14,7 +14,15 @@ from kvcache._arguments import (
     as_text,
     as_tokens,
 )
-from kvcache._rows import Rows, as_layers, as_row_dtype, empty_parts, empty_rows
+from kvcache._rows import (
+    Rows,
+    as_layers,
+    as_parts,
+    as_row_dtype,
+    empty_parts,
+    empty_rows,
+    given_parts,
+)
 from kvcache.errors import InvalidArgumentError
 from kvcache.layouts import move_rows
 from kvcache.marks import Marks
@@ -112,8 +120,8 @@ class Sequence(Marks):
             NonFiniteError: an INT8 row is not finite. InvalidArgumentError: shape, position, or
             closed. After an error no new position is readable.
         """
-        components = [keys, *(rows for rows in (values, index_keys) if rows is not None)]
-        self._core.write(as_layer(layer), as_count(start, "start"), components)
+        parts = given_parts(keys, values, index_keys)
+        self._core.write(as_layer(layer), as_count(start, "start"), parts)
 
     def read(self, layer: int, start: int, stop: int, dtype: str | None = None) -> tuple[Any, ...]:
         """Decode one layer's rows of positions ``[start, stop)``.
@@ -141,7 +149,7 @@ class Sequence(Marks):
         self._check_written(layer, start, stop)
         rows = empty_parts(self._plan, layer, stop - start, dtype)
         self._core.read(layer, start, rows)
-        return tuple(rows) if len(rows) > 1 else (rows[0], None)
+        return as_parts(rows)
 
     def write_layers(self, start: int, layers: Mapping[int, Iterable[Rows]]) -> None:
         """Store the same positions of several layers by one call, for all layers or for none.
@@ -183,10 +191,7 @@ class Sequence(Marks):
             self._check_written(layer, start, stop)
             rows[layer] = empty_parts(self._plan, layer, stop - start, dtype)
         _core.read_layers(self._core, start, list(rows.items()))
-        return {
-            layer: tuple(parts) if len(parts) > 1 else (parts[0], None)
-            for layer, parts in rows.items()
-        }
+        return {layer: as_parts(parts) for layer, parts in rows.items()}
 
     def prepare(self, positions: int) -> None:
         """Take the pages of the next positions, in every group.
@@ -296,11 +301,12 @@ class Sequence(Marks):
             UnsupportedError: the cache is a ledger without bytes.
         """
         start, stop = as_count(start, "start"), as_count(stop, "stop")
-        views = [
-            [PageView(*view) for view in pages]
-            for pages in _core.page_views(self._core, as_layer(layer), start, stop)
-        ]
-        return tuple(views) if len(views) > 1 else (views[0], None)
+        return as_parts(
+            [
+                [PageView(*view) for view in pages]
+                for pages in _core.page_views(self._core, as_layer(layer), start, stop)
+            ]
+        )
 
     def import_rows(
         self,

@@ -144,29 +144,34 @@ struct Busy {
     cache = std::move(made).value();
   }
 
+  // A sequence of a new prompt, complete but not published.
+  Sequence run(std::uint64_t tokens) {
+    const std::uint64_t heads = cache->plan().groups()[0].components[0].heads;
+    const std::vector<std::uint16_t> rows(tokens * heads * 256, 1);
+    constexpr auto head_bytes = static_cast<std::ptrdiff_t>(256 * sizeof(std::uint16_t));
+    const codec::RowsView view{.data = rows.data(),
+                               .dtype = DType::kF16,
+                               .tokens = tokens,
+                               .heads = heads,
+                               .width = 256,
+                               .token_stride = static_cast<std::ptrdiff_t>(heads) * head_bytes,
+                               .head_stride = head_bytes};
+    const std::vector<std::int32_t> prompt(tokens, next++);
+    auto sequence = cache->open(prompt, {});
+    expect(sequence.is_ok(), "open");
+    for (int layer = 0; layer < 12; ++layer) {
+      expect(sequence->write(layer, 0, {&view, 1}).is_ok(), "write");
+    }
+    expect(sequence->advance(tokens).is_ok(), "advance");
+    return std::move(sequence).value();
+  }
+
   // Stores prompts until nothing but pages is left of the budget.
   void fill() {
     const std::uint64_t tokens = 4096;
-    const std::uint64_t heads = cache->plan().groups()[0].components[0].heads;
-    const std::vector<std::uint16_t> rows(tokens * heads * 256, 1);
     const std::uint64_t prompts =
         (cache->stats().budget_bytes - (48 << 20)) / (tokens / 16 * cache->plan().block_bytes());
-    for (std::uint64_t i = 0; i < prompts; ++i) {
-      std::vector<std::int32_t> prompt(tokens, next++);
-      auto sequence = cache->open(prompt, {});
-      expect(sequence.is_ok(), "open");
-      for (int layer = 0; layer < 12; ++layer) {
-        const codec::RowsView view{.data = rows.data(),
-                                   .dtype = DType::kF16,
-                                   .tokens = tokens,
-                                   .heads = heads,
-                                   .width = 256,
-                                   .token_stride = static_cast<std::ptrdiff_t>(heads * 256),
-                                   .head_stride = 256};
-        expect(sequence->write(layer, 0, {&view, 1}).is_ok(), "write");
-      }
-      expect(sequence->advance(tokens).is_ok() && sequence->publish().is_ok(), "publish");
-    }
+    for (std::uint64_t i = 0; i < prompts; ++i) expect(run(tokens).publish().is_ok(), "publish");
   }
 };
 
@@ -180,24 +185,10 @@ void bench_snapshot(std::uint32_t heads) {
   std::vector<double> snapshots;
   std::vector<double> copies;
   for (int round = 0; round < rounds; ++round) {
-    std::vector<std::int32_t> prompt(8, busy.next++);
-    auto sequence = busy.cache->open(prompt, {});
-    expect(sequence.is_ok(), "open");
-    const std::vector<std::uint16_t> rows(8 * heads * 256, 1);
-    for (int layer = 0; layer < 12; ++layer) {
-      const codec::RowsView view{.data = rows.data(),
-                                 .dtype = DType::kF16,
-                                 .tokens = 8,
-                                 .heads = heads,
-                                 .width = 256,
-                                 .token_stride = static_cast<std::ptrdiff_t>(heads * 256),
-                                 .head_stride = 256};
-      expect(sequence->write(layer, 0, {&view, 1}).is_ok(), "write");
-    }
-    expect(sequence->advance(8).is_ok(), "advance");
+    Sequence sequence = busy.run(8);
     const std::uint64_t evicted = busy.cache->stats().evicted_blocks;
     auto start = std::chrono::steady_clock::now();
-    expect(sequence->snapshot().is_ok(), "snapshot");
+    expect(sequence.snapshot().is_ok(), "snapshot");
     snapshots.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     expect(busy.cache->stats().evicted_blocks > evicted, "eviction by the snapshot");
@@ -206,7 +197,7 @@ void bench_snapshot(std::uint32_t heads) {
     copies.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     expect(to[bytes / 2] == std::byte{1}, "memcpy");
-    sequence->close();
+    sequence.close();
     busy.fill();  // pages take the snapshot's memory again
   }
   std::sort(snapshots.begin(), snapshots.end());

@@ -5,7 +5,6 @@
 // so 1.00 is the speed of memcpy. "fresh" writes pages that no sequence has used before, and its
 // memcpy goes to memory that is as new. See rows.md beside this file.
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -17,55 +16,17 @@
 
 #include "codec/float_bits.h"
 #include "kvcache/cache.h"
+#include "measure.h"
 
 namespace {
 
 using namespace kvcache;
+using namespace kvcache::measure;
 
 constexpr std::size_t kHeads = 8;
 constexpr std::size_t kWidth = 128;
 constexpr std::size_t kRowElements = kHeads * kWidth;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.status().message().c_str());
-    std::exit(1);
-  }
-  return std::move(result).value();
-}
-
-void must(const Status& status) {
-  if (status) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
-
-char* map(std::size_t bytes) {
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) std::abort();
-  madvise(at, bytes, MADV_HUGEPAGE);
-  return static_cast<char*>(at);
-}
-
-// Of this thread's processor time: other programs on the machine do not count.
-template <typename Work>
-double seconds(const Work& work) {
-  const auto now = [] {
-    timespec time = {};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  const double start = now();
-  work();
-  return now() - start;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 struct Storage {
   const char* name;

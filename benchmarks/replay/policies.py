@@ -17,6 +17,7 @@ from rich.console import Console
 
 from kvcache.cache import policy_names
 from kvcache.cli.replay import comparison_table
+from kvcache.models import from_config
 from kvcache.replay.compare import CLAIRVOYANT, Job, compare
 
 MODEL = Path(__file__).with_name("llama_block.json")
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--capacities", default=",".join(map(str, CAPACITIES)))
     arguments = parser.parse_args()
     job = Job(
-        config=MODEL,
+        model=from_config(MODEL),
         trace=arguments.trace,
         limit=None,
         memory=1 << 30,

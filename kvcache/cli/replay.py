@@ -17,6 +17,7 @@ from kvcache.cache import policy_names
 from kvcache.cli.console import report_console
 from kvcache.cli.model import load_model
 from kvcache.errors import InvalidArgumentError, KVCacheError
+from kvcache.models import from_config
 from kvcache.replay.compare import Job, compare, run_job
 from kvcache.replay.demo import DEMO_MODEL
 from kvcache.storage import parse_storage
@@ -106,10 +107,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay; 0 when every restored byte was right, 1 when not."""
     policies = _policies(args.policy)
-    if args.model is not None:
-        load_model(args.model)  # a wrong file is refused here, with its name
     job = Job(
-        config=DEMO_MODEL if args.model is None else args.model,
+        model=from_config(DEMO_MODEL) if args.model is None else load_model(args.model),
         trace=args.trace,
         limit=args.requests,
         memory=_memory(args),

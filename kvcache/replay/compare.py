@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import Cache
-from kvcache.models import from_config
 from kvcache.plan import StatePlan
 from kvcache.replay.bounds import clairvoyant_hits, gap_closed, infinite_hits, trace_paths
 from kvcache.replay.demo import generate_trace
@@ -34,7 +31,7 @@ class Job:
     """One replay, as a process can be told of it.
 
     Attributes:
-        config: a Hugging Face configuration, or the file that it is in.
+        model: whose state is kept.
         trace: JSON lines, or None for the generated chat trace.
         limit: requests to serve, or None for all.
         memory: budget in bytes.
@@ -45,7 +42,7 @@ class Job:
         real_bytes: whether state is moved and checked.
     """
 
-    config: dict[str, Any] | Path
+    model: Model
     trace: Path | None
     limit: int | None
     memory: int
@@ -55,14 +52,10 @@ class Job:
     capacity_blocks: int = 0
     real_bytes: bool = True
 
-    def model(self) -> Model:
-        """The model of the configuration."""
-        return from_config(self.config)
-
     def plan(self) -> StatePlan:
-        """Its plan."""
+        """The plan of its model."""
         return StatePlan.for_model(
-            self.model(),
+            self.model,
             memory=self.memory,
             block_tokens=self.block_tokens,
             format=self.format,
@@ -128,7 +121,7 @@ def run_job(
     on_request: Callable[[Report], None] | None = None,
 ) -> Report:
     """Serve a job's trace in this process; `on_start` is told how many requests there are."""
-    model, plan, requests = job.model(), job.plan(), job.requests()
+    plan, requests = job.plan(), job.requests()
     cache = Cache(
         plan,
         policy=job.policy,
@@ -144,7 +137,7 @@ def run_job(
     if on_start is not None:
         on_start(len(requests))
     report = replay.run(requests, on_request=on_request)
-    report.model, report.format, report.policy = model.model_type, job.format, job.policy
+    report.model, report.format, report.policy = job.model.model_type, job.format, job.policy
     return report
 
 
@@ -169,6 +162,10 @@ def compare(
     Returns:
         By capacity, then in the order of `policies`, then the bounds.
     """
+    # Only here, for they take long to import.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     capacities = list(capacities)
     names = list(dict.fromkeys(policies))
     bounded = not job.real_bytes and all(capacities)
@@ -192,15 +189,19 @@ def compare(
 
 
 def _outcome(job: Job) -> Outcome:
-    half = len(job.requests()) // 2
+    half = 0
     first = (0, 0)
+
+    def start(requests: int) -> None:
+        nonlocal half
+        half = requests // 2
 
     def watch(report: Report) -> None:
         nonlocal first
         if report.requests == half:
             first = (report.prompt_blocks, report.reused_blocks)
 
-    report = run_job(job, on_request=watch)
+    report = run_job(job, on_start=start, on_request=watch)
     return Outcome(
         policy=job.policy,
         capacity_blocks=job.capacity_blocks,
