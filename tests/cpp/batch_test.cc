@@ -7,28 +7,17 @@
 #include <numeric>
 #include <thread>
 
+#include "content.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {
 namespace {
 
-constexpr std::uint64_t kHeads = 2;
-constexpr std::uint64_t kWidth = 8;
-constexpr std::uint64_t kRow = kHeads * kWidth;
+using content::keys;
+using content::kRow;
 
 std::unique_ptr<Cache> make_cache(std::uint64_t capacity_blocks = 0, bool int8 = false) {
-  auto plan = StatePlan::create({{.id = "k",
-                                  .layer = 0,
-                                  .component = "attention.keys",
-                                  .dtype = int8 ? DType::kI8 : DType::kF16,
-                                  .shape = {kHeads, kWidth},
-                                  .row_scale_bytes = int8 ? 4U : 0U},
-                                 {.id = "w",
-                                  .layer = 1,
-                                  .component = "attention.keys",
-                                  .dtype = DType::kF16,
-                                  .shape = {kHeads, kWidth},
-                                  .window = 6}},
+  auto plan = StatePlan::create({keys(0, 0, int8), keys(1, 6)},
                                 {.memory_bytes = 16 << 20, .block_tokens = 4, .sequences = 16});
   EXPECT_TRUE(plan.is_ok()) << plan.status().message();
   auto cache = Cache::create(std::move(plan).value(), {.capacity_blocks = capacity_blocks});
@@ -46,11 +35,11 @@ std::vector<float> numbers(std::size_t rows, int from) {
 }
 
 codec::RowsView view_of(const std::vector<float>& values) {
-  return {values.data(), DType::kF32, values.size() / kRow, kHeads, kWidth, kRow * 4, kWidth * 4};
+  return content::view_of<codec::RowsView>(values.data(), values.size() / kRow);
 }
 
 codec::MutableRowsView view_of(std::vector<float>& values) {
-  return {values.data(), DType::kF32, values.size() / kRow, kHeads, kWidth, kRow * 4, kWidth * 4};
+  return content::view_of<codec::MutableRowsView>(values.data(), values.size() / kRow);
 }
 
 Status write(Batch& batch, std::int32_t layer, std::span<const std::uint64_t> counts,

@@ -22,7 +22,7 @@ constexpr std::int32_t kPagedLayers = 4;
 constexpr std::int32_t kStateLayer = 4;
 constexpr const char* kStateName = "state.recurrent";
 
-inline StateDecl keys(std::int32_t layer, std::uint32_t window, bool int8) {
+inline StateDecl keys(std::int32_t layer, std::uint32_t window = 0, bool int8 = false) {
   return {.id = "k" + std::to_string(layer),
           .layer = layer,
           .component = "attention.keys",
@@ -35,9 +35,9 @@ inline StateDecl keys(std::int32_t layer, std::uint32_t window, bool int8) {
 
 // Full, sliding, INT8, and sliding with sinks; and recurrent state.
 inline std::vector<StateDecl> decls() {
-  StateDecl sinks = keys(3, 5, false);
+  StateDecl sinks = keys(3, 5);
   sinks.sinks = 2;
-  return {keys(0, 0, false), keys(1, 6, false), keys(2, 0, true), sinks,
+  return {keys(0), keys(1, 6), keys(2, 0, true), sinks,
           StateDecl{.id = "r",
                     .layer = kStateLayer,
                     .component = kStateName,
@@ -80,8 +80,9 @@ inline std::vector<std::uint32_t> state_of(const Tokens& tokens, std::uint64_t l
   return std::vector<std::uint32_t>(kState, length == 0 ? 0 : prefix_value(tokens, length));
 }
 
-template <typename View>  // codec::RowsView or codec::MutableRowsView
-View view_of(float* data, std::uint64_t tokens) {
+// View: codec::RowsView, or codec::MutableRowsView of rows that are not const.
+template <typename View, typename Float>
+View view_of(Float* data, std::uint64_t tokens) {
   return {.data = data,
           .dtype = DType::kF32,
           .tokens = tokens,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from support.native import ROOT, configure, find_tool, must
+from support.native import CMAKE_CONFIG, ROOT, configure, find_tool, must, package_folder
 
 HERE = Path(__file__).parent
 VERSION = re.search(
@@ -47,11 +46,7 @@ def test_find_package_refuses_another_minor_version(prefix: Path, tmp_path: Path
 
 
 def test_find_package_from_the_installed_python_package(tmp_path: Path) -> None:
-    [entry] = importlib.metadata.entry_points(group="cmake.root", name="kvcache")
-    # An editable install has two folders: the sources, and what CMake installed.
-    roots = [path for path in entry.load().__path__ if (Path(path) / "lib/cmake/kvcache").is_dir()]
-    assert roots, "the package carries no CMake files"
-    options = [f"-Dkvcache_ROOT={roots[0]}", f"-DWANTED_VERSION={VERSION}"]
+    options = [f"-Dkvcache_ROOT={package_folder(CMAKE_CONFIG)}", f"-DWANTED_VERSION={VERSION}"]
     assert build_and_run(HERE / "find_package", tmp_path, *options) == EXPECTED
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from support.native import ROOT, configure, find_tool, missing_toolchain, must
+from support.native import (
+    CMAKE_CONFIG,
+    ROOT,
+    configure,
+    find_tool,
+    missing_toolchain,
+    must,
+    package_folder,
+)
 
 HERE = Path(__file__).parent
-
-
-def package_folder(holds: str) -> Path:
-    """The folder of the installed package that holds a file; an editable install has two."""
-    [entry] = importlib.metadata.entry_points(group="cmake.root", name="kvcache")
-    [folder] = {Path(path) for path in entry.load().__path__ if (Path(path) / holds).is_file()}
-    return folder
 
 
 def test_the_pxd_declares_what_the_header_does() -> None:
@@ -44,7 +44,7 @@ def test_an_extension_is_built_against_the_installed_package(tmp_path: Path) -> 
     configured = configure(
         HERE / "cython",
         tmp_path,
-        f"-Dkvcache_ROOT={package_folder('lib/cmake/kvcache/kvcacheConfig.cmake')}",
+        f"-Dkvcache_ROOT={package_folder(CMAKE_CONFIG)}",
         f"-DPXD_ROOT={package_folder('c.pxd').parent}",
         f"-DPython_EXECUTABLE={sys.executable}",
     )

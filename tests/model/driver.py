@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from model.reference import ReferenceCache
 from model.reference_sequence import ReferenceSequence
 from model.tables import FORMATS, Page, Tables
 from support.declarations import paged, recurrent
+from support.int8_oracle import from_bfloat16_bits
 
 from kvcache import Cache, Sequence, StateDecl, StatePlan, _core
 from kvcache.enums import DType
@@ -129,8 +130,16 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, KVCacheError | None]:
 def values(rows: Any, at: Any = slice(None)) -> np.ndarray:
     """Rows as numbers, whatever their element, of the indexes `at`."""
     if isinstance(rows, _core.Bfloat16Array):
-        return (rows.bits[at].astype(np.uint32) << 16).view(np.float32)
+        return from_bfloat16_bits(rows.bits[at])
     return np.asarray(rows)[at]
+
+
+def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """The contiguous runs ``[start, stop)`` that positions form."""
+    among = set(positions)
+    starts = sorted(p for p in among if p - 1 not in among)
+    stops = sorted(p + 1 for p in among if p + 1 not in among)
+    return list(zip(starts, stops, strict=True))
 
 
 def to_engine(rows: np.ndarray, layout: str) -> np.ndarray:
@@ -360,9 +369,6 @@ class Driver:
         if self.both(lambda: real(position), lambda: twin(position)) is not None:
             pair.stale.clear()
 
-    def truncate(self, pair: Pair, position: int) -> None:
-        self.forget(pair, pair.real.truncate, pair.twin.truncate, position)
-
     def snapshot(self, pair: Pair, kept: str = "exact") -> None:
         """Of a format that keeps the state of every shape exactly, which consists of bytes."""
         done = self.both(lambda: pair.real.snapshot(kept), lambda: pair.twin.snapshot(kept))
@@ -492,10 +498,12 @@ class Driver:
         assert real.length == twin.length
         assert real.tokens.tolist() == twin.tokens
         assert real.recorded == [position for position, _, _ in twin.ring]
-        for layer, group in self.reference.windows.items():
-            start = group.live_start(twin.length)
-            self.read(pair, layer, start, twin.written[layer])
-            self.read(pair, layer, 0, group.sink_end(twin.length))
+        assert real.cached_tokens == twin.cached_tokens
+        assert real.matched_tokens == twin.matched_tokens or not self.exact
+        for layer in self.reference.windows:
+            ahead = range(twin.length, twin.written[layer])
+            for start, stop in runs([*self.reference.needed(layer, twin.length), *ahead]):
+                self.read(pair, layer, start, stop)
         for stream, known in twin.records.items():
             assert real.written_records(*stream) == len(known)
             got = real.read_records(*stream, 0, len(known))

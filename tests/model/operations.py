@@ -146,6 +146,7 @@ def save_and_load(driver: Driver, draw: Draw) -> None:
     with other.open([*tokens, 0], adapter=adapter) as real:
         assert real.cached_tokens == saved
         twin = driver.reference.open([*tokens, 0], adapter, saved)
+        twin.matched_tokens = saved  # the other cache knows nothing else
         driver.check(Pair(driver, real, twin))
         twin.close()
     other.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from model.driver import AMPLE, FEW_BLOCKS, FEW_BYTES, SHAPES, make_driver
-from model.operations import OPERATIONS, Operation, perform, step
+from model.operations import OPERATIONS, Operation, perform
+from model.soak import soak
 
 T = TypeVar("T")
 
@@ -49,8 +49,6 @@ class CacheAndReference(RuleBasedStateMachine):
     def nothing_differs(self) -> None:
         for pair in self.driver.pairs:
             self.driver.check(pair)
-        self.driver.check_pages()
-        self.driver.check_ledger()
 
     def teardown(self) -> None:
         self.driver.finish()
@@ -95,11 +93,7 @@ def test_with_few_bytes_what_is_there_is_right() -> None:
     run("large", FEW_BYTES)
 
 
-@pytest.mark.parametrize("memory", [AMPLE, FEW_BLOCKS], ids=["ample", "few blocks"])
+@pytest.mark.parametrize("memory", ["ample", "few-blocks"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_seeded_run_agrees_with_the_reference(shape: str, memory: dict[str, Any]) -> None:
-    rng = random.Random(f"{shape} {memory}")
-    driver = make_driver(shape, memory)
-    for _ in range(300):
-        step(rng, driver)
-    driver.finish()
+def test_a_seeded_run_agrees_with_the_reference(shape: str, memory: str) -> None:
+    soak(shape, memory, operations=300, seed=1)

@@ -562,7 +562,9 @@ def test_a_sequence_that_publishes_all_along_needs_no_more_than_its_window() -> 
     assert cache.stats().pages == 0
 
 
-@pytest.mark.parametrize("junk", [None, 1, b"x", [], {}, object(), np.zeros(2)], ids=repr)
+@pytest.mark.parametrize(
+    "junk", [None, 1, b"x", [], {}, object(), np.zeros(2)], ids=lambda junk: type(junk).__name__
+)
 def test_a_wrong_type_is_refused_by_name(junk: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"declarations\[0\]: expected a StateDecl"):
         StatePlan([junk], memory="4MiB")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import threading
 from typing import Any
@@ -231,26 +230,6 @@ def test_threads_never_hold_the_same_block() -> None:
         thread.join()
     assert clashes == []
     assert pool.live_blocks == 0
-
-
-def test_in_a_child_of_fork_every_call_is_refused() -> None:
-    pool = pool_of()
-    pool.allocate_many(3)
-    if (child := os.fork()) == 0:
-        refused = 0
-        for call in (
-            pool.allocate,
-            lambda: pool.free(0),
-            lambda: pool.retain(0),
-            lambda: pool.refs(0),
-        ):
-            try:
-                call()
-            except InvalidArgumentError as error:
-                refused += "fork()" in str(error)
-        os._exit(0 if (refused, pool.live_blocks, pool.blocks) == (4, 0, 0) else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert pool.live_blocks == 3
 
 
 def test_metadata_stays_below_100_bytes_a_block() -> None:

@@ -20,7 +20,15 @@ from model.driver import AMPLE, make_driver
 from model.operations import step
 from support.forked import in_child
 
-from kvcache import Batch, Cache, KVCacheError, PagePool, Sequence, VerifySession
+from kvcache import (
+    Batch,
+    Cache,
+    InvalidArgumentError,
+    KVCacheError,
+    PagePool,
+    Sequence,
+    VerifySession,
+)
 
 Call = Callable[[Any], object]
 ROWS = np.zeros((1, 2, 4), np.float16)
@@ -117,11 +125,13 @@ def handles() -> dict[type, Any]:
     """One of each, all in use, with a view of the state on top."""
     cache = make_driver("hybrid", AMPLE).cache
     busy = cache.open([7])
+    pool = PagePool(4, 64)
+    pool.allocate_many(3)
     return {
         Cache: cache,
         Sequence: cache.open([1, 2]),
         Batch: Batch([cache.open([9])]),
-        PagePool: PagePool(4, 64),
+        PagePool: pool,
         VerifySession: busy.begin_verify([8]),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }
@@ -139,11 +149,13 @@ def test_every_call_is_refused_in_a_child() -> None:
     def child() -> None:
         for kind, calls in CALLS.items():
             for call in calls.values():
-                with pytest.raises(KVCacheError, match=r"before fork\(\)"):
+                with pytest.raises(InvalidArgumentError, match=r"before fork\(\)"):
                     call(made[kind])
+        assert (made[PagePool].live_blocks, made[PagePool].blocks) == (0, 0)
 
     assert in_child(child) == ""
     assert made[Cache].stats().open_sequences == 3  # the view's is closed
+    assert made[PagePool].live_blocks == 3
 
 
 def test_a_child_drops_handles_without_a_trace() -> None:

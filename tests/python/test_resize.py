@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.declarations import paged, recurrent
+from support.forked import in_child
 
 from kvcache import Cache, HugePages, MemoryOptions, PagePool, Sequence, StatePlan
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
@@ -219,17 +220,14 @@ def test_memory_that_may_not_be_locked_is_refused_with_the_limit() -> None:
     # In a child without privileges, since root may lock anything.
     if os.geteuid() != 0:
         pytest.skip("needs root, to give up the privilege to lock")
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
-            os.setuid(65534)
+
+    def child() -> None:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
+        os.setuid(65534)
+        with pytest.raises(UnsupportedError, match="RLIMIT_MEMLOCK is 4096"):
             make_cache(64, memory=MemoryOptions(lock=True))
-        except UnsupportedError as error:
-            code = 0 if "RLIMIT_MEMLOCK is 4096" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert in_child(child) == ""
 
 
 @pytest.mark.parametrize(

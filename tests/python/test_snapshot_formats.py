@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.declarations import paged, recurrent
-from support.int8_oracle import decode, encode
+from support.int8_oracle import bfloat16_bits, decode, encode, from_bfloat16_bits
 
 from kvcache import (
     Cache,
@@ -82,7 +82,7 @@ def run_to(sequence: Sequence, length: int) -> None:
 
 def widened(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        return from_bfloat16_bits(values)
     return values.astype(np.float32)
 
 
@@ -95,8 +95,7 @@ def expected(name: str, values: np.ndarray[Any, Any], kept: str) -> np.ndarray[A
         return values.astype(np.float16).astype(values.dtype)
     floats = decode(*encode(widened(values)))
     if values.dtype == np.uint16:
-        bits = floats.view(np.uint32).astype(np.uint64)
-        return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+        return bfloat16_bits(floats)
     return floats.astype(values.dtype)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.declarations import paged, recurrent
+from support.int8_oracle import bfloat16_bits, from_bfloat16_bits
 
 import kvcache
 from kvcache import (
@@ -86,13 +87,12 @@ class TestPassThrough:
     def test_other_elements_are_rounded_once(self, dtype: DType, given: DType) -> None:
         values = np.random.default_rng(2).standard_normal((5, 2, 10)).astype(np.float32)
         half = values.astype(np.float16)
-        bfloat = values.view(np.uint32) >> 16
+        bfloat = bfloat16_bits(values)
         bits = {DType.F32: values.view(np.uint32), DType.F16: half.view(np.uint16)}.get(
-            given, bfloat.astype(np.uint16)
+            given, bfloat
         )
-        # bfloat16 by truncation has its low bits clear, so that widening it is exact.
         exact = {DType.F32: values, DType.F16: half.astype(np.float32)}.get(
-            given, (bfloat << 16).view(np.float32)
+            given, from_bfloat16_bits(bfloat)
         )
         with make_cache(dtype).open(TOKENS) as sequence:
             sequence.write(0, 0, as_rows(bits, given))
@@ -102,9 +102,8 @@ class TestPassThrough:
         elif dtype is DType.F16:
             assert (rows == exact.astype(np.float16).astype(np.float32)).all()
         else:
-            wide = exact.view(np.uint32).astype(np.uint64)
-            rounded = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16 << 16
-            assert (rows.view(np.uint32) == rounded).all()
+            assert (rows.view(np.uint32) >> 16 == bfloat16_bits(exact)).all()
+            assert (rows.view(np.uint32) & 0xFFFF == 0).all()
 
     def test_files_of_another_storage_are_refused(self, dtype: DType, tmp_path: Path) -> None:
         cache = make_cache(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import os
 import shlex
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Shared by every test of a run, so that the core is compiled once.
 CORE_BUILD = ROOT / "build" / "pytest"
+# What find_package reads, in the installed Python package.
+CMAKE_CONFIG = "lib/cmake/kvcache/kvcacheConfig.cmake"
 
 
 def find_tool(name: str) -> str | None:
@@ -62,6 +65,17 @@ def missing_toolchain() -> str | None:
     if not any(shutil.which(name) for name in compilers if name):
         return "no C++ compiler found (Debian: g++)"
     return None
+
+
+def package_folder(holds: str) -> Path:
+    """The folder of the installed Python package that holds a file.
+
+    An editable install has two folders: the sources, and what CMake installed.
+    """
+    [entry] = importlib.metadata.entry_points(group="cmake.root", name="kvcache")
+    folders = {Path(path) for path in entry.load().__path__ if (Path(path) / holds).is_file()}
+    assert len(folders) == 1, f"the package carries {holds} in {len(folders)} folders"
+    return folders.pop()
 
 
 @contextmanager
