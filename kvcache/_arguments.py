@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
+_INT32_DTYPE = np.dtype(np.int32)
 
 
 def as_integers(value: Any, name: str) -> NDArray[Any]:
@@ -36,6 +37,9 @@ def as_integers(value: Any, name: str) -> NDArray[Any]:
 
 def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
     """One contiguous axis of int32, without a copy where it is that already."""
+    # What an engine passes for each decoded token is looked at no longer than this.
+    if type(tokens) is np.ndarray and tokens.dtype is _INT32_DTYPE and tokens.ndim == 1:
+        return tokens if tokens.flags.c_contiguous else tokens.copy()
     array = as_integers(tokens, name)
     if array.dtype != np.int32:
         low, high = int(array.min()), int(array.max())
@@ -46,6 +50,8 @@ def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
 
 def as_count(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
     """An integer of ``least..most``, of any type that is one, numpy's included, but no bool."""
+    if type(value) is int and least <= value <= most:
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
     try:

@@ -47,7 +47,9 @@ struct Retention {
   }
 
   // Rows of the first `end` positions: their number, or that of complete records.
-  constexpr std::uint64_t rows(std::uint64_t end) const { return end / record_tokens; }
+  constexpr std::uint64_t rows(std::uint64_t end) const {
+    return record_tokens == 1 ? end : end / record_tokens;  // what is asked for each decoded token
+  }
   // Rows that the query at `end` needs.
   constexpr std::uint64_t needed_rows(std::uint64_t end) const {
     return rows(end) - rows(live_start(end)) + sink_end(end);
@@ -69,7 +71,10 @@ struct Retention {
                                   std::uint64_t block_tokens) const {
     const std::uint64_t first = rows(start), last = rows(stop);
     if (first >= last) return {};
-    return {first * record_tokens / block_tokens, blocks(last * record_tokens, block_tokens)};
+    const std::uint64_t begin = first * record_tokens / block_tokens;
+    const std::uint64_t end = last * record_tokens;
+    const bool within_one = end <= (begin + 1) * block_tokens;
+    return {begin, within_one ? begin + 1 : blocks(end, block_tokens)};
   }
   // Blocks with sinks, [0, ...); the last of them may be in the window too.
   constexpr std::uint64_t sink_blocks(std::uint64_t end, std::uint64_t block_tokens) const {
