@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.cache import Cache as Cache
     from kvcache.caches import *
     from kvcache.capability import *
+    from kvcache.codec import Bfloat16Array as Bfloat16Array
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.hints import *
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.metrics import prometheus_text as prometheus_text
     from kvcache.page_pool import PagePool as PagePool
     from kvcache.pages import *
-    from kvcache.plan import StatePlan as StatePlan
+    from kvcache.plan import *
     from kvcache.policy import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
@@ -67,6 +68,7 @@ _NAMES = {
     ],
     "cache": ["Cache"],
     "caches": ["declare_caches"],
+    "codec": ["Bfloat16Array"],
     "capability": [
         "AvailableMemory",
         "EstimationCompleteness",
@@ -98,7 +100,7 @@ _NAMES = {
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
     "metrics": ["prometheus_text"],
-    "plan": ["StatePlan"],
+    "plan": ["FixedComponent", "Group", "PagedComponent", "StatePlan"],
     "policy": [
         "AttentionPolicy",
         "CacheTier",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
 _INT32_DTYPE = np.dtype(np.int32)
+#: Elements that rows convert to and from: numpy's name and ours.
+FLOAT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def as_integers(value: Any, name: str) -> NDArray[Any]:
@@ -99,6 +101,18 @@ def as_number(value: Any, name: str) -> float:
         return float(value)
     except OverflowError:
         raise InvalidArgumentError(f"{name}: {value} is too large") from None
+
+
+def as_float_dtype(value: Any, name: str = "dtype") -> str:
+    """What numpy calls a floating element, given by that, by our short name or by its dtype."""
+    text = value.name if isinstance(value, np.dtype) else value
+    if isinstance(value, type) and issubclass(value, np.generic):
+        text = value.__name__
+    for long, short in FLOAT_DTYPES.items():
+        if isinstance(text, str) and text in (long, short):
+            return long
+    known = ", ".join(map(repr, FLOAT_DTYPES))
+    raise InvalidArgumentError(f"{name}: expected {known}, got {value!r}")
 
 
 def as_clock(now_ms: Any) -> int | None:

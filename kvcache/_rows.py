@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_layer
+from kvcache._arguments import FLOAT_DTYPES, as_float_dtype, as_layer
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kvcache.plan import PagedComponent, StatePlan
 
 Rows = Any  # an array [tokens, heads, width]
-_ROW_DTYPES = ("float16", "float32", "bfloat16")
 # What rows of a stored element are read as when the caller does not say.
 _NATURAL_DTYPES = {
     DType.F16: "float16",
@@ -31,18 +30,15 @@ _NATURAL_DTYPES = {
 }
 
 
-def as_row_dtype(dtype: Any) -> Any:
+def as_row_dtype(dtype: Any) -> str | None:
     """A dtype that rows can be read as, or None for the natural one of what is stored."""
-    if dtype is None or (isinstance(dtype, str | np.dtype) and dtype in _ROW_DTYPES):
-        return dtype
-    known = ", ".join(map(repr, _ROW_DTYPES))
-    raise InvalidArgumentError(f"dtype: expected {known}, got {dtype!r}")
+    return None if dtype is None else as_float_dtype(dtype)
 
 
 def empty_rows(part: PagedComponent, rows: int, dtype: str | None) -> Any:
     """Room for rows of a component, in ``dtype`` where it can be read as that."""
     natural = _NATURAL_DTYPES[part.dtype]
-    dtype = natural if dtype is None or natural not in _ROW_DTYPES else dtype
+    dtype = natural if dtype is None or natural not in FLOAT_DTYPES else dtype
     shape = (rows, part.heads, part.width)
     if dtype == "bfloat16":
         return _core.Bfloat16Array(np.empty(shape, np.uint16))

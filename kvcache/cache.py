@@ -387,3 +387,6 @@ class Cache:
     def policy(self) -> str:
         """Name of the eviction policy."""
         return self._core.policy
+
+    def __repr__(self) -> str:
+        return f"<Cache evicting by {self.policy!r}, {self.plan!r}>"

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from kvcache import _core
+from kvcache._arguments import FLOAT_DTYPES, as_float_dtype
 from kvcache.errors import InvalidArgumentError
 
 __all__ = ["Bfloat16Array", "active_isa", "decode", "encode"]
@@ -21,7 +22,6 @@ __all__ = ["Bfloat16Array", "active_isa", "decode", "encode"]
 Bfloat16Array = _core.Bfloat16Array
 
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
-_SHORT_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _THREADS_MAX = 1024
 
 
@@ -114,18 +114,15 @@ def decode(
     Raises:
         InvalidArgumentError: wrong dtype, shape, strides or device, or arrays that overlap.
     """
-    if not isinstance(dtype, str) or dtype not in _SHORT_NAMES:
-        raise InvalidArgumentError(f"dtype must be one of {', '.join(_SHORT_NAMES)}, is {dtype!r}")
+    name = as_float_dtype(dtype)
     result = out
     if out is None:
         shape, _ = _core.describe_array(codes, "codes")
-        if dtype == "bfloat16":
-            result = Bfloat16Array(np.empty(shape, np.uint16))
-        else:
-            result = np.empty(shape, dtype)
+        bf16 = name == "bfloat16"
+        result = Bfloat16Array(np.empty(shape, np.uint16)) if bf16 else np.empty(shape, name)
     else:
         _, given = _core.describe_array(out, "out")
-        if given != _SHORT_NAMES[dtype]:
+        if given != FLOAT_DTYPES[name]:
             raise InvalidArgumentError(f"out: dtype is {given}, but dtype={dtype!r} was asked for")
     _core.decode_int8(codes, scales, result, _thread_count(threads))
     return result

@@ -387,7 +387,9 @@ class Sequence(Marks):
         """A writable view of one fixed-size tensor, such as ``"state.recurrent"``.
 
         The view is live: update it in place as positions run, then `advance`. It stays valid, and
-        keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits.
+        keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits. Axes:
+        ``[kernel - 1, channels]`` of a convolution, ``[heads, ...]`` of a recurrence; each family's
+        are in docs/models.md.
 
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.

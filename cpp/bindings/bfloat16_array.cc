@@ -64,6 +64,15 @@ py::capsule share(const py::array& bits) {
   return py::reinterpret_steal<py::capsule>(capsule);
 }
 
+// The same numbers in a dtype that numpy has: float32 holds every one of them.
+py::object as_float32(const Bfloat16Array& array, const py::object& dtype,
+                      std::optional<bool> copy) {
+  if (!copy.value_or(true)) throw py::value_error("bfloat16 becomes float32 by a copy only");
+  const py::object wide = array.bits().attr("astype")("uint32").attr("__lshift__")(16);
+  const py::object floats = py::array(wide).attr("view")("float32");
+  return dtype.is_none() ? floats : floats.attr("astype")(dtype);
+}
+
 }  // namespace
 
 py::capsule Bfloat16Array::dlpack(std::optional<std::pair<int, int>> max_version,
@@ -78,7 +87,13 @@ py::capsule Bfloat16Array::dlpack(std::optional<std::pair<int, int>> max_version
 }
 
 void bind_bfloat16_array(py::module_& m) {
-  py::class_<Bfloat16Array>(m, "Bfloat16Array")
+  py::class_<Bfloat16Array>(
+      m, "Bfloat16Array",
+      "bfloat16 elements, which numpy has no dtype for.\n\n"
+      "Any DLPack consumer reads them without a copy (torch.from_dlpack),\n"
+      "numpy.asarray() makes float32 of them, ``bits`` are their uint16, and\n"
+      "an index or slice is one of these again.\n\n"
+      "Args:\n    bits: uint16, of any shape.")
       .def(py::init([](py::array_t<std::uint16_t, py::array::c_style> bits) {
              return Bfloat16Array(std::move(bits));
            }),
@@ -86,6 +101,16 @@ void bind_bfloat16_array(py::module_& m) {
       .def_property_readonly("bits", &Bfloat16Array::bits)
       .def_property_readonly("shape",
                              [](const Bfloat16Array& array) { return array.bits().attr("shape"); })
+      .def("__len__", [](const Bfloat16Array& array) { return py::len(array.bits()); })
+      .def("__getitem__",
+           [](const Bfloat16Array& array, const py::object& index) {
+             return Bfloat16Array(py::array(array.bits()[index]));
+           })
+      .def("__array__", &as_float32, py::arg("dtype") = py::none(), py::arg("copy") = py::none())
+      .def("__repr__",
+           [](const Bfloat16Array& array) {
+             return py::str("<Bfloat16Array {}>").format(array.bits().attr("shape"));
+           })
       .def("__dlpack_device__",
            [](const Bfloat16Array&) { return std::pair<int, int>(dlpack::kCpu, 0); })
       .def(

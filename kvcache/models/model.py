@@ -57,6 +57,10 @@ class Model:
     capabilities: ModelCapabilities
     channel_parts: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
 
+    def __repr__(self) -> str:
+        rank = f", one of {self.tp} ranks" if self.tp > 1 else ""
+        return f"<Model {self.model_type!r}, {len(self.schedule)} layers{rank}: {self.strategy!r}>"
+
     def memory_layout(self, *, drafts: bool = True) -> StateMemoryLayout:
         """What `estimate_runtime_state` reads: all layers, those of draft heads last.
 

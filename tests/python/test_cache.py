@@ -523,6 +523,17 @@ def test_rows_come_and_go_as_bfloat16() -> None:
         keys, nothing = sequence.read(0, 0, 3, dtype="bfloat16")
         assert nothing is None
         assert (np.asarray(keys.bits) == bits).all()
+        assert (np.asarray(keys) == values).all()
+        assert (np.asarray(keys[1:, 0], np.float64) == values).all()
+        assert float(np.asarray(keys[0, 0, 1])) == 1.5
+        assert (len(keys), repr(keys)) == (3, "<Bfloat16Array (3, 1, 4)>")
+        with pytest.raises(IndexError):
+            keys[3]
+        with pytest.raises(ValueError, match="copy"):
+            keys.__array__(copy=False)
+        for same in ["bf16", "f16", "f32", np.float32, np.dtype("float16"), "float32"]:
+            read = np.asarray(sequence.read(0, 0, 3, dtype=same)[0])
+            assert (read == values).all()
         assert (sequence.read(0, 0, 3)[0] == values.astype(np.float16)).all()
 
 

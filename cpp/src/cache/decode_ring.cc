@@ -39,7 +39,11 @@ Result<std::uint64_t> Sequence::record() {
   {
     const std::lock_guard lock(cache.mutex);
     auto recorded = state.ring().record(state.length(), cache);
-    if (!recorded) return recorded.status();
+    if (!recorded) {
+      return Status::out_of_capacity("record: ", recorded.status().message(),
+                                     ", or lower its ring_depth of ",
+                                     cache.plan.options().ring_depth);
+    }
     item = *recorded;
   }
   if (cache.backing) {
@@ -54,7 +58,7 @@ Status Sequence::rollback(std::uint64_t position) {
   if (Status status = core_->check_idle("rollback"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  if (Status status = state.check_truncate(position); !status) return status;
+  if (Status status = state.check_truncate("rollback", position); !status) return status;
   if (cache.plan.has_fixed_state()) {
     if (Status status = check_ring(cache.plan, "rollback"); !status) return status;
     const ItemId item = state.ring().item_at(position);

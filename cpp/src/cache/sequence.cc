@@ -229,7 +229,7 @@ Status Sequence::truncate(std::uint64_t position) {
   if (Status status = core_->check_idle("truncate"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  if (Status status = state.check_truncate(position); !status) return status;
+  if (Status status = state.check_truncate("truncate", position); !status) return status;
   arena::SnapshotRef source;
   {
     const std::lock_guard lock(cache.mutex);

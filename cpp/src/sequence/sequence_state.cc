@@ -128,11 +128,11 @@ Status SequenceState::check_outside_media(std::string_view call, std::uint64_t p
   return Status::ok();
 }
 
-Status SequenceState::check_truncate(std::uint64_t position) const {
+Status SequenceState::check_truncate(std::string_view call, std::uint64_t position) const {
   if (position > length_) {
-    return Status::invalid_argument("truncate to ", position, ": the sequence is at ", length_);
+    return Status::invalid_argument(call, " to ", position, ": the sequence is at ", length_);
   }
-  if (Status status = check_outside_media("truncate", position); !status) return status;
+  if (Status status = check_outside_media(call, position); !status) return status;
   const std::uint64_t block = plan_->block_tokens();
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     const Group& needs = plan_->groups()[group];
@@ -141,7 +141,7 @@ Status SequenceState::check_truncate(std::uint64_t position) const {
                            needs.live_start(position) < needs.live_start(shifted_to_);
     if (not_moved || !tables_[group].resident(live.first, live.last) ||
         !tables_[group].resident(0, needs.sink_blocks(position, block))) {
-      return Status::unsupported("truncate to ", position, ": a window of ", needs.window,
+      return Status::unsupported(call, " to ", position, ": a window of ", needs.window,
                                  " has dropped positions from ", needs.live_start(position),
                                  "; the sequence is at ", length_);
     }

@@ -160,7 +160,7 @@ class SequenceState {
   // Own. Whether no media item is cut at `position`.
   Status check_outside_media(std::string_view call, std::uint64_t position) const;
   // Own. Whether the pages allow a cut at `position`; state is the caller's business.
-  Status check_truncate(std::uint64_t position) const;
+  Status check_truncate(std::string_view call, std::uint64_t position) const;
   void truncate(std::uint64_t position);  // locked
   void mark_seen(std::uint64_t stop);     // own: rows below `stop` are visible to others
 
