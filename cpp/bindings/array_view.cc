@@ -65,8 +65,8 @@ std::string error_text(const py::error_already_set& error) {
   }
 }
 
-[[noreturn]] void fail_dtype(const std::string& name, const py::object& object) {
-  fail(name, dtype_text(object) +
+[[noreturn]] void fail_dtype(const std::string& name, const std::string& dtype) {
+  fail(name, dtype +
                  " is not float32, float16, bfloat16, int8, uint8, int32, uint32 or uint64 of "
                  "this machine's byte order");
 }
@@ -134,7 +134,7 @@ bool ArrayView::take_buffer(const py::object& object, bool writable) {
   }
   const auto bytes = static_cast<std::size_t>(held->itemsize);
   const auto dtype = format.size() == 1 ? dtype_of_code(format[0], bytes) : std::nullopt;
-  if (!dtype) fail_dtype(name_, object);
+  if (!dtype) fail_dtype(name_, dtype_text(object));
   data_ = held->buf;
   dtype_ = *dtype;
   shape_.assign(held->shape, held->shape + held->ndim);
@@ -183,9 +183,8 @@ void ArrayView::take_capsule(const py::capsule& capsule, bool writable) {
   const dlpack::Tensor& tensor = managed->tensor;
   const auto dtype = dtype_of(tensor.dtype);
   if (!dtype) {
-    fail(name_, "its dtype (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
-                    std::to_string(tensor.dtype.bits) +
-                    " bits) is not float32, float16, bfloat16 or int8");
+    fail_dtype(name_, "its dtype (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
+                          std::to_string(tensor.dtype.bits) + " bits)");
   }
   data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
   dtype_ = *dtype;
@@ -215,7 +214,7 @@ bool ArrayView::take_array_interface(const py::object& object, bool writable) {
         py::getattr(py::getattr(object, "dtype", py::none()), "name", py::none());
     if (named.equal(py::str("bfloat16"))) dtype = DType::kBf16;
   }
-  if (!dtype) fail_dtype(name_, object);
+  if (!dtype) fail_dtype(name_, dtype_text(object));
   data_ = reinterpret_cast<void*>(address);
   dtype_ = *dtype;
   for (const auto& size : fields["shape"].cast<py::tuple>()) {

@@ -234,10 +234,7 @@ class Driver:
             raise AssertionError(f"{refused!r}, expected {twin_refused!r}") from refused
         return None if refused else (answer, expected)
 
-    # ---- Operations; `at` picks among the open sequences --------------------------------------
-
-    def pick(self, at: int) -> Pair | None:
-        return self.pairs[at % len(self.pairs)] if self.pairs else None
+    # ---- Operations -------------------------------------------------------------------------
 
     def open(self, tokens: list[int], adapter: str = "") -> Pair | None:
         found: list[Any] = []  # where the cache starts, and in which pages

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/check.h"
 #include "base/checked.h"

@@ -1,6 +1,5 @@
 #include "kvcache/page_pool.h"
 
-#include <algorithm>
 #include <mutex>
 #include <utility>
 

@@ -1,11 +1,10 @@
 // Records of pooled state, by stream: of a sequence and of a verify session.
-#include <utility>
-
 #include "cache/cache_core.h"
 #include "kvcache/sequence.h"
 #include "kvcache/verify.h"
 
 namespace kvcache {
+
 Result<std::uint64_t> Sequence::written_records(std::int32_t layer, std::string_view name) const {
   if (!core_) return closed();
   const std::lock_guard own(core_->mutex);

@@ -13,8 +13,6 @@ namespace kvcache::codec {
 namespace {
 
 constexpr std::size_t kThreadBytes = std::size_t{256} << 10;  // below this a thread costs more
-constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;  // above this the L2 cache is passed
-constexpr std::size_t kStreamBytes = std::size_t{8} << 20;  // output that nobody will find in cache
 
 // Rows that follow each other at one stride become tokens of one head each, which splits evenly.
 template <typename View>
@@ -51,8 +49,8 @@ EncodeJob encode_job(const RowsView& in, std::size_t token, std::size_t tokens, 
       .width = in.width,
       .packed = packed,
       .scales = scales,
-      .prefetch = element_bytes(in) > kPrefetchBytes,
-      .stream = packed_bytes_total > kStreamBytes,
+      .prefetch = element_bytes(in) > kPrefetchJobBytes,
+      .stream = packed_bytes_total > kStreamJobBytes,
   };
 }
 
@@ -73,8 +71,8 @@ DecodeJob decode_job(const MutableRowsView& out, std::size_t tokens, const Decod
       .heads = out.heads,
       .rows = tokens * out.heads,
       .width = out.width,
-      .prefetch = bytes > kPrefetchBytes,
-      .stream = bytes > kStreamBytes && is_dense(out),
+      .prefetch = bytes > kPrefetchJobBytes,
+      .stream = bytes > kStreamJobBytes && is_dense(out),
   };
 }
 

@@ -11,6 +11,11 @@ namespace kvcache::codec {
 enum Element : std::uint8_t { kElementF32 = 0, kElementF16 = 1, kElementBf16 = 2 };
 inline constexpr std::size_t kElementCount = 3;
 
+// A job is to prefetch where it reads more than the L2 cache holds, and to write around the caches
+// where nobody will find so much in them.
+inline constexpr std::size_t kPrefetchJobBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kStreamJobBytes = std::size_t{8} << 20;
+
 // Rows [tokens, heads, width] at two strides (bytes) into packed rows, and scales for INT8.
 struct EncodeJob {
   const char* elements;

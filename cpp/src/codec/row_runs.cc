@@ -4,7 +4,6 @@
 #include <cstring>
 #include <vector>
 
-#include "base/check.h"
 #include "codec/float_environment.h"
 #include "codec/kernels.h"
 #include "codec/row_codec.h"
@@ -13,9 +12,7 @@
 namespace kvcache::codec {
 namespace {
 
-constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;  // above this the L2 cache is passed
-constexpr std::size_t kStreamBytes = std::size_t{8} << 20;  // output that nobody will find in cache
-constexpr std::size_t kTileBytes = std::size_t{32} << 10;   // of a transposed stretch
+constexpr std::size_t kTileBytes = std::size_t{32} << 10;  // of a transposed stretch
 
 bool has_gaps(const RunShape& shape) {
   return shape.width > 1 &&
@@ -73,7 +70,7 @@ EncodeJob encode_job(const RunShape& shape, const RowRun& run, bool streams) {
       .width = job_width(shape),
       .packed = reinterpret_cast<char*>(run.packed),
       .scales = run.scales,
-      .prefetch = shape.total_bytes > kPrefetchBytes,
+      .prefetch = shape.total_bytes > kPrefetchJobBytes,
       .stream = streams,
   };
 }
@@ -81,7 +78,7 @@ EncodeJob encode_job(const RunShape& shape, const RowRun& run, bool streams) {
 std::size_t encode_run(const RowCodec& codec, const RunShape& shape, const RowRun& run) {
   const std::size_t packed_bytes =
       shape.total_bytes / dtype_bytes(shape.elements) * dtype_bytes(shape.stored);
-  return codec.encode(encode_job(shape, run, packed_bytes > kStreamBytes));
+  return codec.encode(encode_job(shape, run, packed_bytes > kStreamJobBytes));
 }
 
 void decode_group(const RowCodec& codec, const RunShape& shape, std::span<const RowRun> runs) {
@@ -99,8 +96,8 @@ void decode_group(const RowCodec& codec, const RunShape& shape, std::span<const 
       .heads = steps.heads,
       .rows = runs[0].tokens * shape.heads,
       .width = job_width(shape),
-      .prefetch = shape.total_bytes > kPrefetchBytes,
-      .stream = dense && shape.total_bytes > kStreamBytes,
+      .prefetch = shape.total_bytes > kPrefetchJobBytes,
+      .stream = dense && shape.total_bytes > kStreamJobBytes,
   };
   codec.decode(job);
 }

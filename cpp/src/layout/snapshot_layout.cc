@@ -1,7 +1,5 @@
 #include "layout/snapshot_layout.h"
 
-#include <algorithm>
-
 namespace kvcache {
 namespace {
 

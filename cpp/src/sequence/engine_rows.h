@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "kvcache/engine_layout.h"
 #include "kvcache/status.h"

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "base/checked.h"
 #include "codec/row_runs.h"
 #include "sequence/sequence_state.h"
 

@@ -1,7 +1,6 @@
 #include "sequence/sequence_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/checked.h"
