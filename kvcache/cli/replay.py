@@ -227,7 +227,8 @@ def _print_comparison(outcomes: list[Outcome], job: Job) -> None:
     console = report_console()
     console.print(comparison_table(outcomes, width=console.width))
     if (lost := lost_table(outcomes, width=console.width)) is not None:
-        console.print("", "prompt positions by what became of them:", lost)
+        console.print("\nprompt positions reused, and the others by what they lacked:")
+        console.print(lost)
     if any(outcome.rejected for outcome in outcomes):
         most = max(outcome.rejected for outcome in outcomes)
         console.print(

@@ -21,13 +21,6 @@ _SCHEMA = 1
 _NAME_COLUMNS = 20
 _UNLIMITED = 10_000  # columns
 
-_LOST = {
-    "no snapshot": "snapshot",
-    "no window": "window",
-    "no attention": "attention",
-    "new": "new",
-}
-
 _Cells = dict[str, "Callable[[Outcome], str]"]
 
 
@@ -53,38 +46,49 @@ def comparison_document(
 
 def comparison_table(outcomes: Sequence[Outcome], *, width: int = 120) -> Table:
     """Hit rates and gaps closed, one row an outcome; what says least goes where it is narrow."""
-    cells: _Cells = {
-        **_labels(outcomes),
+    by_blocks = all(each.capacity_blocks for each in outcomes)
+    rates: _Cells = {
         "of tokens": lambda each: f"{each.token_hit_rate:.4f}",
         "of blocks": lambda each: f"{each.block_hit_rate:.4f}",
-        "gap closed": lambda each: _share((each.gap_closed or (None,))[0]),
     }
+    first, second = ("of blocks", "of tokens") if by_blocks else ("of tokens", "of blocks")
+    cells: _Cells = {**_labels(outcomes), first: rates[first]}
+    cells["gap closed"] = lambda each: _share((each.gap_closed or (None,))[0])
     if any(each.rejected for each in outcomes):
         cells["rejected"] = lambda each: f"{each.rejected:,}" if each.rejected else ""
     if any(each.flop_hit_rate is not None for each in outcomes):
         cells["of FLOPs"] = lambda each: (
             "" if each.flop_hit_rate is None else f"{each.flop_hit_rate:.4f}"
         )
-    if any(each.capacity_blocks for each in outcomes):
+    cells[second] = rates[second]
+    if by_blocks:
         cells["blocks found"] = lambda each: f"{sum(each.hits):,}"
-    if any(each.gap_closed for each in outcomes):
+    if any(gap is not None for each in outcomes for gap in each.gap_closed or ()):
         cells["by half"] = lambda each: " ".join(map(_share, (each.gap_closed or ())[1:]))
-    while (table := _table(outcomes, cells)) and _columns(table) > width and len(cells) > 3:
-        cells.popitem()
-    return table
+    return _fitted(outcomes, cells, width)
 
 
 def lost_table(outcomes: Sequence[Outcome], *, width: int = 120) -> Table | None:
-    """Shares of the prompt positions by what became of them; None where evictions say it all."""
+    """Shares of the prompt positions, those reused and the others by what they lacked.
+
+    None where no snapshot and no window was missing: the hit rates say the rest then.
+    """
     served = [each for each in outcomes if each.lost is not None]
     if not any(each.lost and (each.lost.window or each.lost.snapshot) for each in served):
         return None
     cells: _Cells = {**_labels(served), "reused": lambda each: f"{each.token_hit_rate:.1%}"}
-    for title, name in _LOST.items():
-        cells[title] = partial(_lost_share, name)
+    for name in ("snapshot", "window", "attention", "new"):
+        if any(getattr(each.lost, name) for each in served):
+            cells[name] = partial(_lost_share, name)
     if any(each.rejected for each in served):
         cells["rejected"] = lambda each: f"{each.rejected_tokens / max(1, each.prompt_tokens):.1%}"
-    while (table := _table(served, cells)) and _columns(table) > width and len(cells) > 3:
+    return _fitted(served, cells, width)
+
+
+def _fitted(outcomes: Sequence[Outcome], cells: _Cells, width: int) -> Table:
+    """A table of as many of the columns, from the first, as there is room for."""
+    cells = dict(cells)
+    while _columns(table := _table(outcomes, cells)) > width and len(cells) > 3:
         cells.popitem()
     return table
 
@@ -128,4 +132,4 @@ def _lost_share(name: str, outcome: Outcome) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else f"{round(value, 3) + 0.0:.1%}"  # no minus zero

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["check_plot", "plot_comparison", "position_shares"]
 
 _BOUNDS = {"clairvoyant": "--", "infinite": ":"}
-_PARTS = ("reused", "no snapshot", "no window", "no attention", "new", "rejected")
+_PARTS = {
+    "reused": "tab:blue",
+    "no snapshot": "tab:orange",
+    "no window": "tab:purple",
+    "no attention": "tab:green",
+    "new": "lightgrey",
+    "rejected": "tab:red",
+}
 
 
 def check_plot(path: Path) -> None:
@@ -131,12 +138,13 @@ def _draw_parts(panel: Any, outcomes: Sequence[Outcome]) -> None:
     shares = [position_shares(each) for each in outcomes]
     places = range(len(outcomes))
     base = [0.0] * len(outcomes)
-    for name in _PARTS:
+    for name, color in _PARTS.items():
         heights = [each[name] for each in shares]
         if any(heights):
-            panel.bar(places, heights, bottom=base, label=name)
+            panel.bar(places, heights, bottom=base, label=name, color=color)
         base = [low + height for low, height in zip(base, heights, strict=True)]
     names = [f"{each.policy} {_budget_text(each)}" for each in outcomes]
     panel.set_xticks(list(places), labels=names, rotation=90, fontsize="small")
     panel.set_ylabel("prompt positions by what became of them")
-    panel.legend(fontsize="small")
+    panel.set_ylim(0, 1)
+    panel.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(_PARTS))

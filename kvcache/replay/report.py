@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["Report"]
 
 _LOST = {
-    "new": "no earlier prompt had them",
-    "attention": "evicted",
-    "window": "their sliding window was evicted",
-    "snapshot": "no snapshot of fixed-size state that far",
-    "last_token": "it must run for its logits",
+    "new": ("tokens new", "no earlier request had them"),
+    "attention": ("tokens evicted", ""),
+    "window": ("tokens without window", "the sliding window before them was evicted"),
+    "snapshot": ("tokens without snapshot", "of the fixed-size state"),
+    "last_token": ("last tokens", "of known prompts; they run for their logits"),
 }
 
 
@@ -140,9 +140,9 @@ class Report:
         if (flops := self.flop_hit_rate) is not None:
             reused += f", {flops:.2%} of the prompts' FLOPs"
         table.add_row("tokens reused", f"{self.reused_tokens:,}", reused)
-        for name, why in _LOST.items():
+        for name, (title, why) in _LOST.items():
             if count := getattr(self.lost, name):
-                table.add_row(f"  not: {name.replace('_', ' ')}", f"{count:,}", why)
+                table.add_row(title, f"{count:,}", why)
         table.add_row("blocks reused", f"{self.reused_blocks:,}", f"{self.block_hit_rate:.2%}")
         table.add_row("bytes written", format_bytes(self.written_bytes))
         table.add_row("bytes read", format_bytes(self.read_bytes))

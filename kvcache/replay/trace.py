@@ -31,13 +31,14 @@ _Length = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITIONS)]
 _PromptLength = Annotated[int, msgspec.Meta(ge=1, le=_MAX_POSITIONS)]
 _BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_MAX_TIME_MS = 1 << 53  # what a float counts without a gap
 _MAX_LINE_BYTES = 1 << 28
 
 
 class _Line(msgspec.Struct):
     """One line as it stands in the file; other keys are ignored."""
 
-    timestamp: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=_MAX_TIME_MS)] = 0.0
     input_length: _PromptLength | UnsetType = UNSET
     output_length: _Length | UnsetType = UNSET
     hash_ids: list[_BlockId] | UnsetType = UNSET

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -332,3 +333,11 @@ def test_known_figures_of_the_conversation_trace(run, write):
         ("clairvoyant", 0.3664),
         ("infinite", 0.3664),
     ]
+
+
+def test_every_key_of_the_document_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    first_cells = " ".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
+    words = set(re.findall(r"\w+", first_cells))
+    assert words >= {*RUN_KEYS.split(), "schema", "trace", "bytes", "requests", "runs"}
+    assert all(f"`{name}`" in text for name in LOST_KEYS)
