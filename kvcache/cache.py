@@ -22,7 +22,7 @@ from kvcache._arguments import (
     as_tokens,
 )
 from kvcache.errors import InvalidArgumentError
-from kvcache.hints import CostModel, RequestHints
+from kvcache.hints import RequestHints, as_costs
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
+
+    from kvcache.hints import CostModel
 
 __all__ = ["Cache", "policy_names"]
 
@@ -71,7 +73,7 @@ class Cache:
         max_memory: what `resize` can reach, as bytes or as text; by default the machine's memory.
             Addresses are reserved for it, no memory is taken.
         memory: how memory is taken from the system.
-        costs: what recomputing costs, for policies that weigh it.
+        costs: what recomputing costs, for policies that weigh it; the plan's by default.
         snapshot_interval: for models with fixed-size state, tokens between the positions that
             `Sequence.prefill_stops` proposes where nobody marked any; 0 for none.
         snapshots_per_path: most snapshots from a first token to the end of a prompt; those of least
@@ -104,10 +106,7 @@ class Cache:
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
-        if costs is None:
-            costs = CostModel()
-        if not isinstance(costs, CostModel):
-            raise InvalidArgumentError(f"costs: expected a CostModel, got {costs!r}")
+        costs = as_costs(costs, plan.costs)
         self.plan = plan
         self._core = _core.Cache(
             plan.core,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcache.errors import InvalidArgumentError
+
 __all__ = ["CostModel", "RequestHints"]
 
 
@@ -29,7 +31,8 @@ class RequestHints:
 class CostModel:
     """What computing one position costs, for policies that weigh recomputation.
 
-    Only ratios matter. By default every position costs the same.
+    Only ratios matter. By default every position costs the same; `StatePlan.costs` has what a model
+    read from its configuration costs.
 
     Attributes:
         flops_per_token: of one position, whatever lies before it.
@@ -38,3 +41,18 @@ class CostModel:
 
     flops_per_token: float = 1.0
     flops_per_token_per_position: float = 0.0
+
+    def flops(self, start: int, stop: int) -> float:
+        """FLOPs of computing positions ``[start, stop)``."""
+        length = stop - start
+        context = self.flops_per_token_per_position * (start + length / 2)
+        return length * (self.flops_per_token + context)
+
+
+def as_costs(costs: CostModel | None, default: CostModel) -> CostModel:
+    """What was given, or the default for None."""
+    if costs is None:
+        return default
+    if not isinstance(costs, CostModel):
+        raise InvalidArgumentError(f"costs: expected a CostModel, got {costs!r}")
+    return costs

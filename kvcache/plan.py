@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from kvcache import _core
 from kvcache._arguments import as_count, as_instances
 from kvcache.errors import InvalidArgumentError
+from kvcache.hints import CostModel, as_costs
 from kvcache.snapshot import SnapshotFormat, core_format
 from kvcache.state import DType, StateDecl, declare
 from kvcache.storage import KvStorageFormat
@@ -78,6 +79,8 @@ class StatePlan:
             ``memory`` for every open sequence.
         rotated_keys: whether keys are stored after their rotary embedding, as most engines do;
             False, for keys stored before it, allows `Sequence.shift`.
+        costs: what computing a position costs, for a cache that is told nothing else; None for
+            the same everywhere.
 
     Raises:
         InvalidArgumentError: a value out of range, declarations that contradict each other, or
@@ -94,6 +97,7 @@ class StatePlan:
         sequences: int = 64,
         ring_depth: int = 0,
         rotated_keys: bool = True,
+        costs: CostModel | None = None,
     ) -> None:
         self.declarations = as_instances(declarations, StateDecl, "declarations")
         self.memory_bytes = parse_bytes(memory)
@@ -101,6 +105,7 @@ class StatePlan:
         self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
         self.ring_depth = as_count(ring_depth, "ring_depth", 0, _MAX_U32)
         self.rotated_keys = bool(rotated_keys)
+        self.costs = as_costs(costs, CostModel())
         self.core = _core.StatePlan(
             [decl.to_core() for decl in self.declarations],
             memory_bytes=self.memory_bytes,
@@ -126,7 +131,8 @@ class StatePlan:
         """Plan a model read by `kvcache.models.from_config`.
 
         Args:
-            model: the model; its draft layers are not part of the plan.
+            model: the model; its draft layers are not part of the plan. Its ``costs`` become those
+                of the plan.
             memory: see the class.
             block_tokens: see the class; None for 16, or the least multiple of it that suits a
                 model with pooled state.
@@ -155,6 +161,7 @@ class StatePlan:
             sequences=sequences,
             ring_depth=ring_depth,
             rotated_keys=rotated_keys,
+            costs=model.costs,
         )
 
     @cached_property

@@ -3,127 +3,178 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import contextmanager
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from kvcache.cache import policy_names
 from kvcache.cli.console import report_console
 from kvcache.cli.model import load_model
-from kvcache.errors import InvalidArgumentError, KVCacheError
+from kvcache.cli.progress import progress_bar
+from kvcache.errors import InvalidArgumentError, KVCacheError, KVCacheIOError
 from kvcache.models import from_config
-from kvcache.replay.compare import Job, compare, run_job
+from kvcache.replay.compare import compare
+from kvcache.replay.comparison import comparison_document, comparison_table, lost_table
 from kvcache.replay.demo import DEMO_MODEL
+from kvcache.replay.job import Job, run_job
+from kvcache.replay.plot import check_plot, plot_comparison
 from kvcache.storage import parse_storage
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
+    from kvcache.models import Model
     from kvcache.replay import Report
-    from kvcache.replay.compare import Outcome
+    from kvcache.replay.job import Outcome
 
 __all__ = ["add_parser", "comparison_table", "run"]
 
 _DEFAULT_MEMORY = 2 << 30
 _DEMO_MEMORY = 64 << 20  # small enough that the generated trace does not fit
+_STDIN = Path("/dev/stdin")
 
 _DESCRIPTION = """\
 Serve a request trace against a model's decoder state and check every byte that a hit restores.
 A stand-in computes the state, so that no weights are needed: keys, values and recurrent state are
 a fixed function of the tokens so far. Without arguments: a small hybrid model and a generated chat
-trace."""
+trace. Several policies, models, formats or budgets are compared: each pair in a process of its own,
+beside what a clairvoyant and an infinite cache would find."""
 
 
 def add_parser(subparsers: Any) -> None:
     """Declare the command and its options."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "replay",
-        help="serve a request trace and check every restored byte",
+        help="serve a request trace and check every restored byte; compare eviction policies",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
-    parser.add_argument(
-        "--model", metavar="CONFIG.json", type=Path, help="a Hugging Face config.json"
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="TRACE.jsonl",
-        type=Path,
-        help="JSON lines of timestamp, input_length, output_length, hash_ids (512-token blocks), "
-        "or of token_ids and output_length or output_token_ids",
-    )
-    parser.add_argument(
+    _add_inputs(parser)
+    option = parser.add_argument
+    option(
         "--memory",
-        metavar="SIZE",
+        metavar="SIZE[,SIZE...]",
         help="budget for all state, e.g. 2GiB (default: 2GiB; 64MiB without --model and --trace)",
     )
-    parser.add_argument(
+    option(
         "--format",
-        type=_storage,
-        default="f16",
+        metavar="F[,F...]",
+        type=_storages,
+        default=["f16"],
         help="how attention state is stored: f16, bf16, f32 or int8 (default: f16)",
     )
-    parser.add_argument(
+    option(
         "--block-tokens",
         metavar="N",
         type=_positive,
         help="positions per block (default: 16, or a multiple of it that holds whole records of "
         "pooled state)",
     )
-    parser.add_argument(
-        "--requests", metavar="N", type=_positive, help="serve only the first N requests"
-    )
-    parser.add_argument(
+    option(
         "--policy",
         metavar="NAME[,NAME...]|all",
         default="lru",
-        help="eviction policy (default: lru); several are compared, each in its own process",
+        help="eviction policy (default: lru)",
     )
-    parser.add_argument(
-        "--bytes",
-        choices=("real", "none"),
-        default="real",
-        help="none: prompts only, no state is moved or held; for hit rates (default: real)",
-    )
-    parser.add_argument(
+    option(
         "--capacity-blocks",
         metavar="N[,N...]",
         type=_positives,
         default=[0],
-        help="keep at most N blocks per group of layers; with --bytes none this replaces --memory, "
-        "and a comparison shows what a clairvoyant would find",
+        help="keep at most N blocks per group of layers; with --bytes none this replaces --memory",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    option(
+        "--bytes",
+        choices=("real", "none"),
+        help="none: no state is moved or held, which is enough for hit rates (default: real; in a "
+        "comparison none)",
+    )
+    option(
+        "--processes",
+        metavar="N",
+        type=_positive,
+        help="replays at once in a comparison (default: one for each processor, as memory allows)",
+    )
+    option("--json", action="store_true", help="print one JSON object, not a table")
+    option("--out", metavar="FILE", type=Path, help="write the JSON object to FILE as well")
+    option(
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        help="draw hit rates against memory and what limited them; png, svg or pdf",
+    )
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option(
+        "--model",
+        metavar="CONFIG.json",
+        type=_path,
+        nargs="+",
+        action="extend",
+        help="a Hugging Face config.json, or - for standard input; several are compared",
+    )
+    option(
+        "--trace",
+        metavar="TRACE.jsonl",
+        type=_path,
+        help="JSON lines of timestamp, input_length, output_length, hash_ids (512-token blocks), "
+        "or of token_ids and output_length or output_token_ids; - for standard input (default: a "
+        "generated chat trace)",
+    )
+    option("--requests", metavar="N", type=_positive, help="serve only the first N requests")
+    option(
+        "--seed",
+        metavar="N",
+        type=_seed,
+        default=0,
+        help="of the generated chat trace (default: 0)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay; 0 when every restored byte was right, 1 when not."""
     policies = _policies(args.policy)
+    memories = _memories(args)
+    if [*(args.model or []), args.trace].count(_STDIN) > 1:
+        raise InvalidArgumentError("standard input can be read once only")
+    if args.out is not None:
+        _check_writable(args.out, "--out")
+    if args.plot is not None:
+        _check_writable(args.plot, "--plot")
+        check_plot(args.plot)
+    models = _models(args.model)
+    choices = (policies, models, args.format, memories, args.capacity_blocks)
+    several = args.plot is not None or any(len(choice) > 1 for choice in choices)
     job = Job(
-        model=from_config(DEMO_MODEL) if args.model is None else load_model(args.model),
+        model=models[0][1],
+        name=models[0][0],
         trace=args.trace,
         limit=args.requests,
-        memory=_memory(args),
-        format=args.format,
+        seed=args.seed,
+        memory=memories[0],
+        format=args.format[0],
         block_tokens=args.block_tokens,
         policy=policies[0],
         capacity_blocks=args.capacity_blocks[0],
-        real_bytes=args.bytes == "real",
+        real_bytes=args.bytes == "real" if args.bytes else not several,
     )
-    if len(policies) > 1 or len(args.capacity_blocks) > 1:
-        return _compare(args, job, policies)
-    with _progress() as (on_start, on_request):
-        report = run_job(job, on_start=on_start, on_request=on_request)
+    if several:
+        return _compare(args, job, policies, models, memories)
+    with progress_bar("replay") as bar:
+
+        def show(report: Report) -> None:
+            rate, wrong = report.token_hit_rate, report.mismatches
+            bar.show(report.requests, f"hit rate {rate:.1%}, mismatches {wrong}")
+
+        report = run_job(job, on_start=bar.start, on_request=show)
+    text = msgspec.json.encode(report.to_dict()).decode()
+    _write(args.out, text)
     if args.json:
-        print(msgspec.json.encode(report.to_dict()).decode())
+        print(text)
     else:
         console = report_console()
         figures, timings = report.tables()
@@ -131,49 +182,93 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _storage(text: str) -> str:
-    try:
-        parse_storage(text)
-    except KVCacheError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+def _compare(
+    args: argparse.Namespace,
+    job: Job,
+    policies: list[str],
+    models: list[tuple[str, Model]],
+    memories: list[int],
+) -> int:
+    served: dict[int, int] = {}
+    with progress_bar("replay") as bar:
 
+        def show(number: int, requests: int) -> None:
+            served[number] = requests
+            bar.show(sum(served.values()))
 
-def _compare(args: argparse.Namespace, job: Job, policies: list[str]) -> int:
-    outcomes = compare(job, policies, args.capacity_blocks)
+        outcomes = compare(
+            job,
+            policies,
+            args.capacity_blocks,
+            models=models,
+            formats=args.format,
+            memories=memories,
+            processes=args.processes,
+            on_start=bar.start,
+            on_progress=show,
+        )
+    document = comparison_document(
+        outcomes,
+        trace="generated" if args.trace is None else str(args.trace),
+        real_bytes=job.real_bytes,
+    )
+    text = msgspec.json.encode(document).decode()
+    _write(args.out, text)
+    if args.plot is not None:
+        plot_comparison(outcomes, args.plot)
     if args.json:
-        print(msgspec.json.encode([outcome.to_dict() for outcome in outcomes]).decode())
+        print(text)
     else:
-        report_console().print(comparison_table(outcomes))
+        _print_comparison(outcomes, job)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
-def comparison_table(outcomes: Iterable[Outcome]) -> Table:
-    """Hit rates and gaps closed, one row an outcome."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (
-        "capacity",
-        "policy",
-        "blocks found",
-        "of blocks",
-        "of tokens",
-        "gap closed",
-        "by half",
-    ):
-        table.add_column(column, justify="left" if column == "policy" else "right")
-    for outcome in outcomes:
-        gaps = outcome.gap_closed
-        tokens = outcome.token_hit_rate
-        table.add_row(
-            f"{outcome.capacity_blocks:,}" if outcome.capacity_blocks else "memory",
-            outcome.policy,
-            f"{sum(outcome.hits):,}",
-            f"{outcome.block_hit_rate:.4f}",
-            "" if tokens is None else f"{tokens:.4f}",
-            "" if gaps is None else f"{gaps[0]:.1%}",
-            "" if gaps is None else f"{gaps[1]:.1%} {gaps[2]:.1%}",
+def _print_comparison(outcomes: list[Outcome], job: Job) -> None:
+    console = report_console()
+    console.print(comparison_table(outcomes, width=console.width))
+    if (lost := lost_table(outcomes, width=console.width)) is not None:
+        console.print("\nprompt positions reused, and the others by what they lacked:")
+        console.print(lost)
+    if any(outcome.rejected for outcome in outcomes):
+        most = max(outcome.rejected for outcome in outcomes)
+        console.print(
+            f"rejected: requests too large for the budget, up to {most:,} of "
+            f"{outcomes[0].requests:,}; they count as asked for and missed"
         )
-    return table
+    wrong = [outcome for outcome in outcomes if not outcome.passed]
+    if wrong:
+        console.print(f"FAILED: restored bytes were wrong in {len(wrong)} replays")
+    elif not job.real_bytes:
+        console.print("no bytes were moved; --bytes real checks every restored byte as well")
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def _path(text: str) -> Path:
+    return _STDIN if text == "-" else Path(text)
+
+
+def _models(paths: list[Path] | None) -> list[tuple[str, Model]]:
+    """Each with the name that tables call it by."""
+    if paths is None:
+        return [("", from_config(DEMO_MODEL))]
+    models: dict[str, Model] = {}
+    for path in paths:
+        name = path.parent.resolve().name if path.name == "config.json" else path.stem
+        taken = sum(known == name or known.startswith(f"{name} (") for known in models)
+        models[f"{name} ({taken + 1})" if taken else name] = load_model(path)
+    return list(models.items())
+
+
+def _storages(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        try:
+            parse_storage(name)
+        except KVCacheError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return list(dict.fromkeys(names))
 
 
 def _policies(text: str) -> list[str]:
@@ -188,52 +283,59 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _positive(text: str) -> int:
+def _whole(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if not 0 < value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"needs a whole number of 1 to 2^31 - 1, got {text!r}")
+        value = -1
+    if not least <= value < 1 << 31:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise argparse.ArgumentTypeError(
+            f"needs a whole number of {least} to 2^31 - 1, got {shown!r}"
+        )
     return value
 
 
+def _positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0)
+
+
 def _positives(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
+    return list(dict.fromkeys(_positive(part) for part in text.split(",")))
 
 
-def _memory(args: argparse.Namespace) -> int:
+def _memories(args: argparse.Namespace) -> list[int]:
     if args.memory is not None:
-        return parse_bytes(args.memory, name="--memory")
+        sizes = [parse_bytes(part, name="--memory") for part in args.memory.split(",")]
+        return list(dict.fromkeys(sizes))
     demo = args.model is None and args.trace is None
-    return _DEMO_MEMORY if demo else _DEFAULT_MEMORY
+    return [_DEMO_MEMORY if demo else _DEFAULT_MEMORY]
 
 
-@contextmanager
-def _progress() -> Iterator[tuple[Callable[[int], None] | None, Callable[[Report], None] | None]]:
-    """A bar on stderr where a person watches; nothing where a program reads."""
-    if not sys.stderr.isatty():
-        yield None, None
+# -- output ------------------------------------------------------------------------------------
+
+
+def _check_writable(path: Path, option: str) -> None:
+    """Refuse what cannot be written before the work is done."""
+    problem = ""
+    if path.is_dir():
+        problem = "is a folder"
+    elif not path.parent.is_dir():
+        problem = f"{path.parent} is no folder"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "no permission to write there"
+    if problem:
+        raise KVCacheIOError(f"{option}: {path}: {problem}")
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
         return
-    columns = (
-        TextColumn("replay"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("hit rate {task.fields[hit_rate]:.1%}, mismatches {task.fields[mismatches]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("replay", total=None, hit_rate=0.0, mismatches=0)
-
-        def start(total: int) -> None:
-            progress.update(task, total=total)
-
-        def show(report: Report) -> None:
-            progress.update(
-                task,
-                completed=report.requests,
-                hit_rate=report.token_hit_rate,
-                mismatches=report.mismatches,
-            )
-
-        yield start, show
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise KVCacheIOError(f"--out: {path}: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvcache.capability import ModelCapabilities, StateMemoryLayout
 
 if TYPE_CHECKING:
+    from kvcache.hints import CostModel
     from kvcache.policy import LayerCachePolicy, LayerSchedule
     from kvcache.strategy import CacheStateStrategy
 
@@ -56,6 +57,7 @@ class Model:
     draft_offset: int
     capabilities: ModelCapabilities
     channel_parts: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    costs: CostModel | None = None
 
     def __repr__(self) -> str:
         rank = f", one of {self.tp} ranks" if self.tp > 1 else ""

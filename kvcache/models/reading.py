@@ -21,6 +21,7 @@ from kvcache.models import (
     uneven,
 )
 from kvcache.models.context import context_lengths, stated_context
+from kvcache.models.costs import model_costs
 from kvcache.models.defaults import class_defaults
 from kvcache.models.dtypes import cache_dtype, model_dtype
 from kvcache.models.fields import Fields, Options
@@ -118,11 +119,12 @@ def _model(whole: Fields, f: Fields, kind: str, stage: Decoder, place: tuple[int
     dtype, kept_dtype = model_dtype(f, whole), cache_dtype(f, whole)
     context = stated_context(f)
     capabilities = _capabilities(whole, f, kind, stage, strategy)
+    notes = tuple(f.notes)  # what the costs take for granted is no matter of state
     return Model(
         model_type=kind,
         schedule=LayerSchedule.new(len(stage.layers), stage.layers),
         strategy=strategy,
-        notes=tuple(f.notes),
+        notes=notes,
         dtype=dtype,
         cache_dtype=kept_dtype,
         hidden_size=stage.hidden_size,
@@ -135,6 +137,7 @@ def _model(whole: Fields, f: Fields, kind: str, stage: Decoder, place: tuple[int
         draft_offset=stage.draft_offset,
         capabilities=capabilities,
         channel_parts=tuple(f.channel_parts.items()),
+        costs=model_costs(f, kind, stage, place[0]),
     )
 
 

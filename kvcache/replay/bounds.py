@@ -5,87 +5,87 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from kvcache.replay.trace import Request
+    from kvcache.replay.prefix_tree import Span, TracePaths
 
-__all__ = ["clairvoyant_hits", "gap_closed", "infinite_hits", "trace_paths"]
+__all__ = ["clairvoyant_hits", "gap_closed", "infinite_hits"]
 
 _NEVER = 1 << 62
 
 
-def trace_paths(requests: Iterable[Request], block_tokens: int) -> list[list[int]]:
-    """Each prompt as numbers of blocks, equal where all tokens up to the block's end are.
-
-    A block that the prompt does not fill is its own: it is equal only in an equal prompt.
-    """
-    numbers: dict[tuple[int, bytes], int] = {}
-    paths = []
-    for request in requests:
-        prompt = request.prompt()
-        path, parent = [], -1
-        for start in range(0, prompt.size, block_tokens):
-            key = (parent, prompt[start : start + block_tokens].tobytes())
-            parent = numbers.setdefault(key, len(numbers))
-            path.append(parent)
-        paths.append(path)
-    return paths
-
-
-def infinite_hits(paths: Sequence[Sequence[int]]) -> list[int]:
+def infinite_hits(paths: TracePaths) -> list[int]:
     """Blocks found by each request when nothing is ever evicted."""
-    seen: set[int] = set()
+    seen: dict[Span, int] = {}
     hits = []
-    for path in paths:
-        hits.append(_prefix(path, seen))
-        seen.update(path)
+    for asked, stored in zip(paths.asked, paths.stored, strict=True):
+        hits.append(_prefix(asked, seen))
+        for span in (*asked, *stored):
+            seen[span] = span.size
     return hits
 
 
-def clairvoyant_hits(paths: Sequence[Sequence[int]], capacity: int) -> list[int]:
+def clairvoyant_hits(paths: TracePaths, capacity: int) -> list[int]:
     """Blocks found by each request when what is needed last is evicted first (Belady, 1966).
 
     Blocks may be dropped as soon as they were computed, and of blocks with the same next use the
     deepest goes first: a block without those before it serves nobody.
 
     Args:
-        paths: blocks of each prompt, from `trace_paths`.
+        paths: of the whole trace, from `trace_paths`.
         capacity: blocks that are kept from one request to the next.
     """
     following = _next_uses(paths)
-    kept: dict[int, int] = {}  # block -> its next use
-    order: list[tuple[int, int, int]] = []  # (-next use, -depth, block), some of them outdated
+    kept: dict[Span, int] = {}  # span -> blocks of it, its first ones
+    latest: dict[Span, int] = {}  # span -> its next use
+    order: list[tuple[int, int, int, Span]] = []  # (-next use, -end, tie, span), some outdated
+    total = tie = 0
     hits = []
-    for path, uses in zip(paths, following, strict=True):
-        hits.append(_prefix(path, kept))
-        for depth, (block, use) in enumerate(zip(path, uses, strict=True)):
-            kept[block] = use
-            heapq.heappush(order, (-use, -depth, block))
-        while len(kept) > capacity:
-            use, _, block = heapq.heappop(order)
-            if kept.get(block) == -use:
-                del kept[block]
+    for asked, stored, uses in zip(paths.asked, paths.stored, following, strict=True):
+        hits.append(_prefix(asked, kept))
+        for span in dict.fromkeys((*asked, *stored)):
+            use = uses[span]
+            total += span.size - kept.get(span, 0)
+            kept[span], latest[span] = span.size, use
+            tie += 1
+            heapq.heappush(order, (-use, -span.end, tie, span))
+        while total > capacity:
+            use, _, _, span = order[0]
+            if span not in kept or latest[span] != -use:
+                heapq.heappop(order)
+                continue
+            dropped = min(kept[span], total - capacity)
+            total -= dropped
+            kept[span] -= dropped
+            if not kept[span]:
+                del kept[span], latest[span]
+                heapq.heappop(order)
     return hits
 
 
-def _prefix(path: Sequence[int], kept: set[int] | dict[int, int]) -> int:
-    return next((index for index, block in enumerate(path) if block not in kept), len(path))
+def _prefix(path: Sequence[Span], kept: dict[Span, int]) -> int:
+    found = 0
+    for span in path:
+        blocks = kept.get(span, 0)
+        found += blocks
+        if blocks < span.size:
+            break
+    return found
 
 
-def _next_uses(paths: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each block of each path, the number of the next request that has it."""
-    latest: dict[int, int] = {}
-    following: list[list[int]] = []
-    for number in range(len(paths) - 1, -1, -1):
-        following.append([latest.get(block, _NEVER) for block in paths[number]])
-        latest.update(dict.fromkeys(paths[number], number))
+def _next_uses(paths: TracePaths) -> list[dict[Span, int]]:
+    """For each request, the number of the next one that asks for each of its spans."""
+    latest: dict[Span, int] = {}
+    following: list[dict[Span, int]] = []
+    for number in range(len(paths.asked) - 1, -1, -1):
+        asked, stored = paths.asked[number], paths.stored[number]
+        following.append({span: latest.get(span, _NEVER) for span in (*asked, *stored)})
+        latest.update(dict.fromkeys(asked, number))
     following.reverse()
     return following
 
 
-def gap_closed(hits: float, lru: float, clairvoyant: float) -> float:
-    """Share of what a clairvoyant finds beyond LRU that a policy finds; NaN when it is nothing."""
-    return (hits - lru) / (clairvoyant - lru) if clairvoyant > lru else float(np.nan)
+def gap_closed(hits: float, lru: float, clairvoyant: float) -> float | None:
+    """Share of what a clairvoyant finds beyond LRU that a policy finds; None when it is nothing."""
+    return (hits - lru) / (clairvoyant - lru) if clairvoyant > lru else None

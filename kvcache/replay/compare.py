@@ -1,247 +1,210 @@
-"""Several policies and capacities on one trace, each in a process of its own, beside the bounds."""
+"""Policies, models, formats and budgets on one trace, in parallel, beside what bounds them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvcache.cache import Cache
-from kvcache.plan import StatePlan
-from kvcache.replay.bounds import clairvoyant_hits, gap_closed, infinite_hits, trace_paths
-from kvcache.replay.demo import generate_trace
-from kvcache.replay.serve import Replay
-from kvcache.replay.trace import read_trace
+from kvcache.errors import InvalidArgumentError, OutOfCapacityError
+from kvcache.replay.bounds import clairvoyant_hits, gap_closed, infinite_hits
+from kvcache.replay.job import Job, Outcome, blank_outcome, known_positions, run_job, serve_job
+from kvcache.replay.prefix_tree import trace_paths
+from kvcache.replay.workers import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from kvcache.models import Model
-    from kvcache.replay.report import Report
+    from kvcache.replay.prefix_tree import TracePaths
     from kvcache.replay.trace import Request
 
 __all__ = ["CLAIRVOYANT", "INFINITE", "Job", "Outcome", "compare", "run_job"]
 
 CLAIRVOYANT = "clairvoyant"
 INFINITE = "infinite"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One replay, as a process can be told of it.
-
-    Attributes:
-        model: whose state is kept.
-        trace: JSON lines, or None for the generated chat trace.
-        limit: requests to serve, or None for all.
-        memory: budget in bytes.
-        format: how attention state is stored, as `StatePlan.for_model` takes it.
-        block_tokens: positions in a block; None for what the model takes.
-        policy: eviction policy.
-        capacity_blocks: blocks that may be kept; 0 for as many as the memory holds.
-        real_bytes: whether state is moved and checked.
-    """
-
-    model: Model
-    trace: Path | None
-    limit: int | None
-    memory: int
-    format: str = "f16"
-    block_tokens: int | None = None
-    policy: str = "lru"
-    capacity_blocks: int = 0
-    real_bytes: bool = True
-
-    def plan(self) -> StatePlan:
-        """The plan of its model."""
-        return StatePlan.for_model(
-            self.model,
-            memory=self.memory,
-            block_tokens=self.block_tokens,
-            format=self.format,
-        )
-
-    def requests(self) -> list[Request]:
-        """The trace, read or generated anew."""
-        if self.trace is None:
-            return generate_trace()[: self.limit]
-        return read_trace(self.trace, limit=self.limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Blocks found by one policy with one capacity, or by a bound.
-
-    Attributes:
-        policy: its name, ``"clairvoyant"`` or ``"infinite"``.
-        capacity_blocks: blocks that were kept; 0 where the memory was the limit.
-        blocks: prompt blocks of the first and of the second half of the requests.
-        hits: those that were found.
-        token_hit_rate: reused prompt positions over all; None for a bound.
-        gap_closed: share of what the clairvoyant finds beyond LRU: of the whole trace and of its
-            halves; None without both.
-        seconds: of the replay.
-        passed: whether every restored byte was right.
-    """
-
-    policy: str
-    capacity_blocks: int
-    blocks: tuple[int, int]
-    hits: tuple[int, int]
-    token_hit_rate: float | None = None
-    gap_closed: tuple[float, float, float] | None = None
-    seconds: float = 0.0
-    passed: bool = True
-
-    @property
-    def block_hit_rate(self) -> float:
-        """Of the whole trace."""
-        return sum(self.hits) / max(1, sum(self.blocks))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Stable keys for programs."""
-        return {
-            "policy": self.policy,
-            "capacity_blocks": self.capacity_blocks,
-            "blocks": sum(self.blocks),
-            "block_hits": sum(self.hits),
-            "block_hits_by_half": list(self.hits),
-            "block_hit_rate": round(self.block_hit_rate, 6),
-            "token_hit_rate": self.token_hit_rate,
-            "gap_closed": None if self.gap_closed is None else self.gap_closed[0],
-            "gap_closed_by_half": None if self.gap_closed is None else list(self.gap_closed[1:]),
-            "seconds": round(self.seconds, 3),
-        }
-
-
-def run_job(
-    job: Job,
-    *,
-    on_start: Callable[[int], None] | None = None,
-    on_request: Callable[[Report], None] | None = None,
-) -> Report:
-    """Serve a job's trace in this process; `on_start` is told how many requests there are."""
-    plan, requests = job.plan(), job.requests()
-    cache = Cache(
-        plan,
-        policy=job.policy,
-        backing=job.real_bytes,
-        capacity_blocks=job.capacity_blocks,
-    )
-    replay = Replay(
-        cache,
-        plan,
-        real_bytes=job.real_bytes,
-        capacity_blocks=job.capacity_blocks,
-    )
-    if on_start is not None:
-        on_start(len(requests))
-    report = replay.run(requests, on_request=on_request)
-    report.model, report.format, report.policy = job.model.model_type, job.format, job.policy
-    return report
+_MOST_RUNS = 4096
 
 
 def compare(
     job: Job,
     policies: Iterable[str],
-    capacities: Iterable[int],
+    capacities: Iterable[int] = (0,),
     *,
+    models: Iterable[tuple[str, Model]] = (),
+    formats: Iterable[str] = (),
+    memories: Iterable[int] = (),
     processes: int | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Replay `job` with each policy and capacity.
+    """Replay `job` with each model, format, budget and policy.
 
-    Where blocks are the limit and no bytes are moved, LRU and the bounds come along: what a
-    clairvoyant finds, and what would be found with infinite memory.
+    The trace is read once. The bounds come along: what a clairvoyant finds in the same budget,
+    who needs no snapshots and no room for running requests, and what infinite memory finds. Where
+    no bytes are moved, so does LRU.
 
     Args:
-        job: what all have in common.
+        job: what all have in common, and the single value of what is not given.
         policies: names of eviction policies.
         capacities: blocks that may be kept; 0 for the memory's limit.
-        processes: at once; by default as many as there are processors.
+        models: names for the tables, and models.
+        formats: how attention state is stored.
+        memories: budgets in bytes.
+        processes: at once; by default as many as there are processors, and as can have their
+            budget together.
+        on_start: told how many replays there are, and so many requests each.
+        on_progress: told the number of a replay and how many requests it has served.
 
     Returns:
-        By capacity, then in the order of `policies`, then the bounds.
-    """
-    # Only here, for they take long to import.
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+        By model, format, memory and capacity; in each, in the order of `policies`, then the bounds.
 
-    capacities = list(capacities)
+    Raises:
+        OutOfCapacityError: in no budget any request fits.
+        InvalidArgumentError: more than 4096 replays, or a model or trace that is not valid.
+    """
     names = list(dict.fromkeys(policies))
-    bounded = not job.real_bytes and all(capacities)
-    if bounded and "lru" not in names:
+    if not job.real_bytes and "lru" not in names:
         names.insert(0, "lru")
-    jobs = [
-        replace(job, policy=name, capacity_blocks=size) for size in capacities for name in names
-    ]
-    # Not fork(): threads of this process may hold locks.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        futures = [pool.submit(_outcome, each) for each in jobs]
-        bounds = pool.submit(_bounds, job, capacities) if bounded else None
-        outcomes = [future.result() for future in futures]
-        extra = bounds.result() if bounds is not None else []
+    settings = _settings(job, models, formats, memories, capacities)
+    if len(settings) * len(names) > _MOST_RUNS:
+        raise InvalidArgumentError(
+            f"{len(settings) * len(names)} replays are more than {_MOST_RUNS}; name fewer "
+            "policies, models, formats or budgets"
+        )
+    for setting in settings:
+        setting.plan()  # refuses what cannot be, before any work
+    requests = job.requests()
+    known = known_positions(requests)
+    jobs = [replace(setting, policy=name) for setting in settings for name in names]
+    if on_start is not None:
+        on_start(len(jobs) * len(requests))
+    found = run_tasks(
+        serve_job,
+        (requests, known),
+        jobs,
+        processes=processes or _processes(jobs),
+        on_progress=on_progress,
+    )
+    if all(outcome.rejected == outcome.requests for outcome in found):
+        run_job(max(jobs, key=lambda each: (each.memory, each.capacity_blocks)), requests=requests)
+        raise OutOfCapacityError("no request fits in any of the budgets; raise --memory")
+    bounds = _Bounds(requests, known)
     ordered = []
-    for size in capacities:
-        mine = [outcome for outcome in [*outcomes, *extra] if outcome.capacity_blocks == size]
-        ordered += _with_gaps(mine) if bounded else mine
+    for number, setting in enumerate(settings):
+        mine = found[number * len(names) : (number + 1) * len(names)]
+        ordered += _with_gaps(mine, bounds.outcomes(setting), by_blocks=not setting.memory_limit)
     return ordered
 
 
-def _outcome(job: Job) -> Outcome:
-    half = 0
-    first = (0, 0)
-
-    def start(requests: int) -> None:
-        nonlocal half
-        half = requests // 2
-
-    def watch(report: Report) -> None:
-        nonlocal first
-        if report.requests == half:
-            first = (report.prompt_blocks, report.reused_blocks)
-
-    report = run_job(job, on_start=start, on_request=watch)
-    return Outcome(
-        policy=job.policy,
-        capacity_blocks=job.capacity_blocks,
-        blocks=(first[0], report.prompt_blocks - first[0]),
-        hits=(first[1], report.reused_blocks - first[1]),
-        token_hit_rate=report.token_hit_rate,
-        seconds=report.seconds,
-        passed=report.passed,
-    )
+def _settings(
+    job: Job,
+    models: Iterable[tuple[str, Model]],
+    formats: Iterable[str],
+    memories: Iterable[int],
+    capacities: Iterable[int],
+) -> list[Job]:
+    """A job for all that is asked for but the policies."""
+    return [
+        replace(job, name=name, model=model, format=form, memory=memory, capacity_blocks=size)
+        for (name, model), form, memory, size in product(
+            list(models) or [(job.name, job.model)],
+            list(formats) or [job.format],
+            list(memories) or [job.memory],
+            capacities,
+        )
+    ]
 
 
-def _bounds(job: Job, capacities: Sequence[int]) -> list[Outcome]:
-    paths = trace_paths(job.requests(), job.plan().block_tokens)
-    half = len(paths) // 2
-    blocks = (sum(map(len, paths[:half])), sum(map(len, paths[half:])))
-    most = infinite_hits(paths)
-    outcomes = []
-    for size in capacities:
-        for name, hits in ((CLAIRVOYANT, clairvoyant_hits(paths, size)), (INFINITE, most)):
-            outcomes.append(
-                Outcome(
+def _processes(jobs: Sequence[Job]) -> int:
+    """As many as there are processors, and as have memory for their state."""
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    largest = max(job.memory for job in jobs) if jobs[0].real_bytes else 0
+    if largest:
+        count = min(count, _available_memory() // largest)
+    return max(1, count)
+
+
+def _available_memory() -> int:
+    """Bytes that new work can take without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Bounds:
+    """Bounds of one trace; what several settings share is found once."""
+
+    def __init__(self, requests: Sequence[Request], known: Sequence[int]) -> None:
+        self._requests = requests
+        self._known = known
+        self._paths: dict[int, TracePaths] = {}
+        self._hits: dict[tuple[int, int | None], list[int]] = {}
+
+    def outcomes(self, job: Job) -> list[Outcome]:
+        """The clairvoyant and the infinite cache, in blocks and in positions."""
+        blank, block = blank_outcome(job, self._requests), job.plan().block_tokens
+        capacity = _capacity(job)
+        found = []
+        for name, size in ((CLAIRVOYANT, capacity), (INFINITE, None)):
+            hits = self._find(block, size)
+            tokens = self._find(1, None if size is None else size * block)
+            # The last position of a prompt always runs.
+            asked = (request.input_length - 1 for request in self._requests)
+            half = len(hits) // 2
+            found.append(
+                replace(
+                    blank,
                     policy=name,
-                    capacity_blocks=size,
-                    blocks=blocks,
                     hits=(sum(hits[:half]), sum(hits[half:])),
+                    reused_tokens=sum(map(min, tokens, asked)),
                 )
             )
-    return outcomes
+        return found
+
+    def _find(self, block: int, capacity: int | None) -> list[int]:
+        """Blocks found by each request; a capacity of None is infinite."""
+        if block == 1 and capacity is None:
+            return list(self._known)
+        if (block, capacity) not in self._hits:
+            if block not in self._paths:
+                self._paths[block] = trace_paths(self._requests, block)
+            paths = self._paths[block]
+            self._hits[block, capacity] = (
+                infinite_hits(paths) if capacity is None else clairvoyant_hits(paths, capacity)
+            )
+        return self._hits[block, capacity]
 
 
-def _with_gaps(outcomes: list[Outcome]) -> list[Outcome]:
-    hits = {outcome.policy: outcome.hits for outcome in outcomes}
-    least, most = hits["lru"], hits[CLAIRVOYANT]
-    bounds = (CLAIRVOYANT, INFINITE)
+def _capacity(job: Job) -> int | None:
+    """Blocks of full attention that the budget holds at most, or None for no limit."""
+    plan = job.plan()
+    block_bytes = sum(group.page_bytes for group in plan.groups if not group.window)
+    limits = []
+    if job.memory_limit and block_bytes:
+        limits.append(job.memory_limit // block_bytes)
+    if job.capacity_blocks:
+        limits.append(job.capacity_blocks)
+    return min(limits, default=None)
 
-    def gaps(outcome: Outcome) -> tuple[float, float, float]:
-        first, second = (gap_closed(outcome.hits[half], least[half], most[half]) for half in (0, 1))
-        return gap_closed(sum(outcome.hits), sum(least), sum(most)), first, second
 
-    return [
-        outcome if outcome.policy in bounds else replace(outcome, gap_closed=gaps(outcome))
-        for outcome in outcomes
-    ]
+def _with_gaps(outcomes: list[Outcome], bounds: list[Outcome], *, by_blocks: bool) -> list[Outcome]:
+    lru = next((outcome for outcome in outcomes if outcome.policy == "lru"), None)
+    if lru is None:
+        return [*outcomes, *bounds]
+    best = bounds[0]
+
+    def gaps(outcome: Outcome) -> tuple[float | None, float | None, float | None]:
+        first, second = (gap_closed(outcome.hits[i], lru.hits[i], best.hits[i]) for i in (0, 1))
+        if by_blocks:
+            return gap_closed(sum(outcome.hits), sum(lru.hits), sum(best.hits)), first, second
+        tokens = [each.reused_tokens for each in (outcome, lru, best)]
+        return gap_closed(*tokens), first, second
+
+    return [*(replace(outcome, gap_closed=gaps(outcome)) for outcome in outcomes), *bounds]

@@ -17,6 +17,7 @@ DEMO_MODEL: dict[str, Any] = {
     "num_hidden_layers": 8,
     "full_attention_interval": 4,
     "hidden_size": 256,
+    "intermediate_size": 768,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,

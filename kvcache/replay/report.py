@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from kvcache.replay.lost import LostTokens
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
@@ -14,16 +15,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Report"]
 
+_LOST = {
+    "new": ("tokens new", "no earlier request had them"),
+    "attention": ("tokens evicted", ""),
+    "window": ("tokens without window", "the sliding window before them was evicted"),
+    "snapshot": ("tokens without snapshot", "of the fixed-size state"),
+    "last_token": ("last tokens", "of known prompts; they run for their logits"),
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Counts of one replay. Rates and totals cover the requests that were served.
+    """Counts of one replay. A request that was rejected counts as asked for, and as missed.
 
     Attributes:
         requests: requests of the trace, the rejected ones included.
         rejected: requests whose own state did not fit the memory.
+        rejected_tokens: positions of their prompts.
         rejected_positions: positions of the shortest of them, prompt and output.
         prompt_tokens, reused_tokens: prompt positions, and those a hit made usable.
+        prompt_flops, reused_flops: of computing them, where the plan knows costs.
+        lost: what became of the other prompt positions; nothing where it was not asked for.
         prompt_blocks, reused_blocks: the same in blocks; a last, partial block counts as one when
             all of it was cached.
         restored_bytes: stored bytes of every component that the hits cover; shared pages count.
@@ -38,9 +50,13 @@ class Report:
     policy: str = ""
     requests: int = 0
     rejected: int = 0
+    rejected_tokens: int = 0
     rejected_positions: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    prompt_flops: float = 0.0
+    reused_flops: float = 0.0
+    lost: LostTokens = field(default_factory=LostTokens)
     output_tokens: int = 0
     prompt_blocks: int = 0
     reused_blocks: int = 0
@@ -69,12 +85,18 @@ class Report:
         return self.reused_blocks / max(1, self.prompt_blocks)
 
     @property
+    def flop_hit_rate(self) -> float | None:
+        """Share of the prompts' FLOPs that hits saved; None where costs are not known."""
+        return self.reused_flops / self.prompt_flops if self.prompt_flops else None
+
+    @property
     def passed(self) -> bool:
         """Whether every restored byte was checked and right."""
         return self.mismatches == 0 and self.verified_bytes == self.restored_bytes
 
-    def to_dict(self) -> dict[str, int | float | str]:
+    def to_dict(self) -> dict[str, Any]:
         """The published figures; the keys are stable."""
+        flops = self.flop_hit_rate
         return {
             "requests": self.requests,
             "rejected": self.rejected,
@@ -93,6 +115,9 @@ class Report:
             "model": self.model,
             "format": self.format,
             "policy": self.policy,
+            "rejected_tokens": self.rejected_tokens,
+            "flop_hit_rate": None if flops is None else round(flops, 6),
+            "lost_tokens": self.lost.to_dict(),
         }
 
     def tables(self) -> list[Table]:
@@ -111,7 +136,13 @@ class Report:
         table.add_row("requests", f"{self.requests:,}", rejected)
         table.add_row("prompt tokens", f"{self.prompt_tokens:,}")
         table.add_row("output tokens", f"{self.output_tokens:,}")
-        table.add_row("tokens reused", f"{self.reused_tokens:,}", f"{self.token_hit_rate:.2%}")
+        reused = f"{self.token_hit_rate:.2%}"
+        if (flops := self.flop_hit_rate) is not None:
+            reused += f", {flops:.2%} of the prompts' FLOPs"
+        table.add_row("tokens reused", f"{self.reused_tokens:,}", reused)
+        for name, (title, why) in _LOST.items():
+            if count := getattr(self.lost, name):
+                table.add_row(title, f"{count:,}", why)
         table.add_row("blocks reused", f"{self.reused_blocks:,}", f"{self.block_hit_rate:.2%}")
         table.add_row("bytes written", format_bytes(self.written_bytes))
         table.add_row("bytes read", format_bytes(self.read_bytes))

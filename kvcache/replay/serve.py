@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError
+from kvcache.hints import CostModel
 from kvcache.replay.report import Report
 from kvcache.replay.stand_in import StandInModel
 from kvcache.replay.timing import Stopwatch
@@ -39,11 +40,14 @@ class Replay:
     Args:
         cache: where the state lives.
         plan: the plan that `cache` was made from.
-        real_bytes: False serves prompts only and moves no state: the cache keeps its ledger, which
-            is all that hit rates and evictions depend on.
+        real_bytes: False moves no state: the cache keeps its ledger, which is all that hit rates
+            and evictions depend on. Answers that the trace does not spell out are left out then,
+            for no later prompt can hit them.
         chunk_tokens: most positions that one prefill step computes.
         capacity_blocks: blocks per group that `cache` may hold; 0 for no such limit. Without bytes
             it is the only limit.
+        known: for each request, positions of its prompt that earlier requests had; with them the
+            report says what became of the rest.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Replay:
         real_bytes: bool = True,
         chunk_tokens: int = 8192,
         capacity_blocks: int = 0,
+        known: Listing[int] | None = None,
     ) -> None:
         self._cache = cache
         self._plan = plan
@@ -63,6 +68,8 @@ class Replay:
         self._chunk_tokens = chunk_tokens
         self._capacity_blocks = capacity_blocks
         self._memory_limits = real_bytes or capacity_blocks == 0
+        self._known = known
+        self._costs = None if plan.costs == CostModel() else plan.costs
         self._report = Report()
 
     def check_fits(self, requests: Iterable[Request]) -> None:
@@ -104,10 +111,9 @@ class Replay:
         for request in requests:
             report.requests += 1
             now_ms = int(request.timestamp_ms) if timed else request.number * _UNTIMED_MS
+            self._ask(request)
             if not (self._fits(request) and self._serve(request, now_ms)):
-                report.rejected += 1
-                positions = self._positions(request)
-                report.rejected_positions = min(report.rejected_positions or positions, positions)
+                self._reject(request)
             if on_request is not None:
                 on_request(report)
         report.seconds = time.perf_counter() - begin
@@ -119,7 +125,11 @@ class Replay:
         return report
 
     def _positions(self, request: Request) -> int:
-        return request.input_length + (request.output_length if self._real_bytes else 0)
+        return request.input_length + (request.output_length if self._answers(request) else 0)
+
+    def _answers(self, request: Request) -> bool:
+        """Whether the output is served, too."""
+        return self._real_bytes or request.answer is not None
 
     def _fits(self, request: Request) -> bool:
         positions = self._positions(request)
@@ -136,6 +146,7 @@ class Replay:
     def _serve(self, request: Request, now_ms: int) -> bool:
         """Serve one request; False when it ran out of memory half-way."""
         prompt = request.prompt()
+        found = None if self._known is None else self._cache.explain(prompt)
         try:
             with self._stopwatch("open"):
                 seq = self._cache.open(prompt, now_ms=now_ms)
@@ -146,6 +157,8 @@ class Replay:
         except OutOfCapacityError:
             return False
         self._count(request, cached, matched)
+        if found is not None and self._known is not None:
+            self._report.lost.count(request.input_length, self._known[request.number], found)
         return True
 
     def _run_model(self, seq: Sequence, request: Request, prompt: NDArray[np.int32]) -> None:
@@ -159,11 +172,12 @@ class Replay:
             self._publish(seq)
         self._compute(seq, keys, request.input_length)
         self._publish(seq)
-        if self._real_bytes and request.output_length:
+        if self._answers(request) and request.output_length:
             output = request.output()
             seq.extend(output)
-            keys = np.concatenate([keys, prefix.extend(output)])
-            self._compute(seq, keys, keys.size)
+            if self._real_bytes:
+                keys = np.concatenate([keys, prefix.extend(output)])
+            self._compute(seq, keys, request.input_length + request.output_length)
             # An answer that the trace does not spell out never comes back in a later prompt.
             if self._plan.fixed and request.answer is not None:
                 self._snapshot(seq)
@@ -209,13 +223,27 @@ class Replay:
         with self._stopwatch("publish"):
             seq.publish()
 
+    def _ask(self, request: Request) -> None:
+        """Count what is asked for, whether it can be served or not."""
+        report = self._report
+        report.prompt_tokens += request.input_length
+        report.prompt_blocks += -(-request.input_length // self._plan.block_tokens)
+        if self._costs is not None:
+            report.prompt_flops += self._costs.flops(0, request.input_length)
+
+    def _reject(self, request: Request) -> None:
+        report, positions = self._report, self._positions(request)
+        report.rejected += 1
+        report.rejected_tokens += request.input_length
+        report.rejected_positions = min(report.rejected_positions or positions, positions)
+
     def _count(self, request: Request, cached: int, matched: int) -> None:
         report, block = self._report, self._plan.block_tokens
-        report.prompt_tokens += request.input_length
         report.reused_tokens += cached
-        if self._real_bytes:
+        if self._costs is not None:
+            report.reused_flops += self._costs.flops(0, cached)
+        if self._answers(request):
             report.output_tokens += request.output_length
-        report.prompt_blocks += -(-request.input_length // block)
         # The last position is always recomputed, for its logits; its block was there all the same.
         whole = matched == request.input_length and cached == request.input_length - 1
         report.reused_blocks += -(-request.input_length // block) if whole else cached // block

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Operation", "Stopwatch"]
 
@@ -27,23 +22,43 @@ class Operation:
     total_seconds: float
 
 
-class Stopwatch:
-    """Records durations; not thread-safe."""
+class _Timer:
+    """Adds the duration of each body that did not raise."""
+
+    __slots__ = ("_begin", "durations_ns")
 
     def __init__(self) -> None:
-        self._durations_ns: dict[str, array[int]] = {}
+        self.durations_ns: array[int] = array("q")
+        self._begin = 0
 
-    @contextmanager
-    def __call__(self, operation: str) -> Iterator[None]:
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.durations_ns.append(time.perf_counter_ns() - self._begin)
+
+
+class Stopwatch:
+    """Records durations; not thread-safe, and a kind of call is not timed within itself."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, _Timer] = {}
+
+    def __call__(self, operation: str) -> _Timer:
         """Time the body of a `with` statement, unless it raises."""
-        begin = time.perf_counter_ns()
-        yield
-        duration = time.perf_counter_ns() - begin
-        self._durations_ns.setdefault(operation, array("q")).append(duration)
+        timer = self._timers.get(operation)
+        if timer is None:
+            timer = self._timers[operation] = _Timer()
+        return timer
 
     def operations(self) -> list[Operation]:
         """Summaries, in the order in which each kind was first seen."""
-        return [_summary(*item) for item in self._durations_ns.items()]
+        return [
+            _summary(name, timer.durations_ns)
+            for name, timer in self._timers.items()
+            if timer.durations_ns
+        ]
 
 
 def _summary(name: str, durations_ns: array[int]) -> Operation:

@@ -31,13 +31,14 @@ _Length = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITIONS)]
 _PromptLength = Annotated[int, msgspec.Meta(ge=1, le=_MAX_POSITIONS)]
 _BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_MAX_TIME_MS = 1 << 53  # what a float counts without a gap
 _MAX_LINE_BYTES = 1 << 28
 
 
 class _Line(msgspec.Struct):
     """One line as it stands in the file; other keys are ignored."""
 
-    timestamp: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=_MAX_TIME_MS)] = 0.0
     input_length: _PromptLength | UnsetType = UNSET
     output_length: _Length | UnsetType = UNSET
     hash_ids: list[_BlockId] | UnsetType = UNSET
@@ -88,6 +89,9 @@ def block_tokens(ids: NDArray[np.uint64]) -> NDArray[np.int32]:
     Distinct ids below 2^22 give disjoint token ids; larger ones are scattered by a hash, so that
     two blocks are never equal in practice. The result is never negative.
     """
+    if ids.size and ids.max() < 1 << _DENSE_IDS:  # the usual case, four times as fast
+        first = (ids.astype(np.int32) << np.int32(9))[:, None]
+        return (first | np.arange(HASH_BLOCK_TOKENS, dtype=np.int32)).reshape(-1)
     high = ids >> np.uint64(_DENSE_IDS)
     # The finaliser of MurmurHash3 maps 0 to 0, which keeps small ids dense.
     for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):

@@ -9,7 +9,8 @@ from support.price_list_reference import PriceList
 from kvcache import Cache, CostModel, InvalidArgumentError, RequestHints, StatePlan
 from kvcache.cache import policy_names
 from kvcache.replay import Replay
-from kvcache.replay.bounds import clairvoyant_hits, infinite_hits, trace_paths
+from kvcache.replay.bounds import clairvoyant_hits, infinite_hits
+from kvcache.replay.prefix_tree import trace_paths
 
 ATTENTION = [paged(0, f"attention.{name}", 1, 8) for name in ("keys", "values")]
 

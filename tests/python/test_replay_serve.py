@@ -1,5 +1,7 @@
 """The serving loop against a cache that is too simple to be wrong, or is wrong on purpose."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.fake_cache import FakeCache, FakeSequence, make_plan
@@ -132,7 +134,8 @@ def test_a_request_that_cannot_fit_is_rejected_and_the_run_goes_on():
     plan = make_plan(FULL, [], memory=8 << 20)
     long = request(range(300_000), number=1)
     report = Replay(FakeCache(plan), plan).run([request([1, 2]), long, request([1, 2, 3])])
-    assert (report.requests, report.rejected, report.prompt_tokens) == (3, 1, 5)
+    assert (report.requests, report.rejected, report.prompt_tokens) == (3, 1, 300_005)
+    assert (report.rejected_tokens, report.rejected_positions) == (300_000, 300_004)
     assert report.passed
 
 
@@ -140,7 +143,7 @@ def test_a_request_that_runs_out_half_way_is_rejected():
     plan = make_plan(FULL, [])
     cache = FakeCache(plan, refuse_after=100)
     report = Replay(cache, plan, chunk_tokens=64).run([request(range(200)), request(range(50))])
-    assert (report.rejected, report.prompt_tokens, report.reused_tokens) == (1, 50, 49)
+    assert (report.rejected, report.prompt_tokens, report.reused_tokens) == (1, 250, 49)
     assert report.passed
 
 
@@ -170,19 +173,34 @@ def test_blocks_count_as_reused_only_when_all_of_them_was_there():
     assert report.reused_tokens == 39 + 33
 
 
-def test_without_bytes_only_prompts_enter_the_ledger():
-    class Ledger(FakeCache):
-        def open(self, tokens, **_request):
-            seq = super().open(tokens)
-            seq.write = seq.read = seq.state = seq.extend = None
-            return seq
+class Ledger(FakeCache):
+    """Refuses whatever touches bytes."""
 
+    def open(self, tokens, **_request):
+        seq = super().open(tokens)
+        seq.write = seq.read = seq.state = None
+        return seq
+
+
+def test_without_bytes_an_answer_that_nobody_recorded_stays_out_of_the_ledger():
     plan = make_plan(FULL, [], block_tokens=512)
     cache = Ledger(plan)
-    report = Replay(cache, plan, real_bytes=False).run(TRACE)
+    trace = [replace(each, answer=None) for each in TRACE]
+    report = Replay(cache, plan, real_bytes=False).run(trace)
     assert report.reused_tokens > 0
     assert report.output_tokens == report.restored_bytes == report.verified_bytes == 0
     assert {len(entry.tokens) for entry in cache.entries} <= {r.input_length for r in TRACE}
+
+
+def test_without_bytes_a_recorded_answer_is_hit_by_the_next_turn():
+    plan = make_plan(FULL, [], block_tokens=16)
+    report = Replay(Ledger(plan), plan, real_bytes=False).run(TRACE)
+    whole = Replay(FakeCache(plan), plan).run(TRACE)
+    assert (report.reused_tokens, report.output_tokens) == (
+        whole.reused_tokens,
+        whole.output_tokens,
+    )
+    assert report.restored_bytes == 0
 
 
 def test_more_blocks_than_the_capacity_are_rejected():
@@ -197,5 +215,5 @@ def test_json_has_the_published_keys_and_nothing_else():
     assert " ".join(report.to_dict()) == (
         "requests rejected prompt_tokens reused_tokens token_hit_rate block_hit_rate "
         "restored_bytes verified_bytes mismatches peak_bytes budget_bytes evicted_blocks "
-        "evicted_snapshots seconds model format policy"
+        "evicted_snapshots seconds model format policy rejected_tokens flop_hit_rate lost_tokens"
     )

@@ -1,0 +1,43 @@
+"""Tasks in processes of their own: results in order, errors in the parent, nobody left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+import pytest
+from support.tasks import double, fail, unpicklable
+
+from kvcache.errors import InternalError, OutOfCapacityError
+from kvcache.replay.workers import run_tasks
+
+
+def test_results_are_in_the_order_of_the_tasks():
+    told = []
+    found = run_tasks(
+        double, 100, range(5), processes=2, on_progress=lambda *seen: told.append(seen)
+    )
+    assert found == [100, 102, 104, 106, 108]
+    assert sorted(told) == [(n, n) for n in range(5)]
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "text"),
+    [
+        ("full", OutOfCapacityError, "too little"),
+        ("wrong", InternalError, "KeyError: 'what is this'"),
+        ("dead", InternalError, r"died \(exit code 7\)"),
+    ],
+)
+def test_an_error_ends_the_others(bad, error, text):
+    begin = time.monotonic()
+    with pytest.raises(error, match=text):
+        run_tasks(fail, bad, range(3), processes=2)
+    assert time.monotonic() - begin < 50
+    assert multiprocessing.active_children() == []
+
+
+def test_a_result_that_cannot_be_sent_is_an_error():
+    with pytest.raises(InternalError):
+        run_tasks(unpicklable, None, [1], processes=1)
