@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.codec import Bfloat16Array as Bfloat16Array
     from kvcache.errors import *
     from kvcache.estimate import *
+    from kvcache.events import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.memory import *
@@ -94,6 +95,14 @@ _NAMES = {
         "UnsupportedError",
     ],
     "estimate": ["RuntimeStateEstimate", "StateMemoryAssumptions", "estimate_runtime_state"],
+    "events": [
+        "AllBlocksCleared",
+        "BlockRemoved",
+        "BlockStored",
+        "KVCacheEvent",
+        "KVEventBatch",
+        "space_digest",
+    ],
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],

@@ -69,6 +69,25 @@ void bind_values(py::module_& m) {
       .def_readonly("lru_hit_blocks", &CacheStats::lru_hit_blocks);
 }
 
+std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& policy, bool backing,
+                                    std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
+                                    const kvcache::MemoryOptions& memory, double flops_per_token,
+                                    double flops_per_token_per_position,
+                                    std::uint64_t snapshot_interval,
+                                    std::uint32_t snapshots_per_path, const std::string& weights,
+                                    std::uint64_t event_capacity) {
+  const ReleaseGil nogil;  // creation may touch all of the memory
+  return unwrap(Cache::create(plan, {policy,
+                                     backing,
+                                     capacity_blocks,
+                                     max_memory_bytes,
+                                     memory,
+                                     {flops_per_token, flops_per_token_per_position},
+                                     {snapshot_interval, snapshots_per_path},
+                                     weights,
+                                     event_capacity}));
+}
+
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
                                 const std::string& adapter, const std::string& salt,
                                 const Media& media, const std::string& tenant,
@@ -108,25 +127,11 @@ void bind_cache(py::module_& m) {
   CacheClass cache(m, "Cache");
   bind_dropping(cache);
   cache
-      .def(py::init([](const StatePlan& plan, const std::string& policy, bool backing,
-                       std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
-                       const kvcache::MemoryOptions& memory, double flops_per_token,
-                       double flops_per_token_per_position, std::uint64_t snapshot_interval,
-                       std::uint32_t snapshots_per_path, const std::string& weights) {
-             const ReleaseGil nogil;  // creation may touch all of the memory
-             return unwrap(Cache::create(plan, {policy,
-                                                backing,
-                                                capacity_blocks,
-                                                max_memory_bytes,
-                                                memory,
-                                                {flops_per_token, flops_per_token_per_position},
-                                                {snapshot_interval, snapshots_per_path},
-                                                weights}));
-           }),
-           py::arg("plan"), py::kw_only(), py::arg("policy"), py::arg("backing"),
-           py::arg("capacity_blocks"), py::arg("max_memory_bytes"), py::arg("memory"),
-           py::arg("flops_per_token") = 1.0, py::arg("flops_per_token_per_position") = 0.0,
-           py::arg("snapshot_interval"), py::arg("snapshots_per_path"), py::arg("weights"))
+      .def(py::init(&create_cache), py::arg("plan"), py::kw_only(), py::arg("policy"),
+           py::arg("backing"), py::arg("capacity_blocks"), py::arg("max_memory_bytes"),
+           py::arg("memory"), py::arg("flops_per_token") = 1.0,
+           py::arg("flops_per_token_per_position") = 0.0, py::arg("snapshot_interval"),
+           py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0)
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
            py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
            py::arg("kind") = "", py::arg("expected_reuse") = py::none(),

@@ -225,6 +225,11 @@ class Worker {
     expect(said && said->cached_tokens <= said->matched_tokens &&
                said->matched_tokens <= tokens.size(),
            "explain");
+    if (below(2) == 0) {
+      went_well(cache_.take_events().status(), "take_events");
+    } else {
+      went_well(cache_.events_snapshot().status(), "events_snapshot");
+    }
     for (std::size_t group = 0; group < cache_.plan().groups().size(); ++group) {
       const auto live = cache_.page_refs(group);
       for (const PageRefs& page : *live) expect(page.refs >= page.indexed, "page_refs");
@@ -310,7 +315,8 @@ CacheStats stress(std::uint64_t capacity_blocks) {
   auto plan = StatePlan::create(content::decls(), {64 << 20, 4, 64, 3});
   EXPECT_TRUE(plan.is_ok()) << plan.status().message();
   const auto cache =
-      Cache::create(std::move(plan).value(), {.policy = "lru", .capacity_blocks = capacity_blocks})
+      Cache::create(std::move(plan).value(),
+                    {.policy = "lru", .capacity_blocks = capacity_blocks, .event_capacity = 100})
           .value();
   std::array<Sequence, 3> shared;
   for (Sequence& sequence : shared) {
@@ -329,6 +335,8 @@ CacheStats stress(std::uint64_t capacity_blocks) {
   EXPECT_EQ(stats.pages + stats.slots + stats.snapshots + stats.ring_snapshots, 0U);
   EXPECT_EQ(stats.open_sequences + stats.indexed_blocks + stats.indexed_snapshots, 0U);
   EXPECT_GT(stats.hits, 0U);
+  EXPECT_EQ(cache->take_events()->back().kind, EventKind::kCleared);
+  EXPECT_EQ(cache->events_snapshot()->size(), 1U);
   return stats;
 }
 

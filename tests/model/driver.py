@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from model.reference import ReferenceCache
 from model.reference_sequence import ReferenceSequence
+from model.router import Routed
 from model.tables import FORMATS, Page, Tables
 from support.declarations import paged, recurrent
 from support.int8_oracle import from_bfloat16_bits
@@ -213,8 +214,12 @@ class Driver:
     def __init__(self, plan: StatePlan, *, exact: bool = True, capacity_blocks: int = 0) -> None:
         self.plan, self.exact = plan, exact
         # A limit of snapshots on a path would forget some that the reference knows.
-        self.cache = Cache(plan, capacity_blocks=capacity_blocks, snapshots_per_path=0)
         self.reference = ReferenceCache(plan)
+        # So few events may wait that some are lost, and the router is told everything again.
+        self.cache = Cache(
+            plan, capacity_blocks=capacity_blocks, snapshots_per_path=0, event_capacity=24
+        )
+        self.routed = Routed(self.cache, self.reference if exact else None)
         self.pairs: list[Pair] = []
         self.views: list[Views] = []
         self.failures = 0  # operations that found no room
@@ -520,6 +525,7 @@ class Driver:
 
     def explain(self, tokens: list[int], adapter: str = "") -> None:
         said = self.cache.explain(tokens, adapter=adapter)
+        self.routed.check_hit(tokens, adapter, said.cached_tokens)
         matched = self.reference.matched(adapter, tokens)
         cached = self.reference.hit(adapter, tokens)
         assert said.matched_tokens <= matched

@@ -73,6 +73,7 @@ def perform(operation: Operation, driver: Driver, draw: Draw) -> None:
     operation.run(driver, draw)
     driver.check_pages()
     driver.check_ledger()
+    driver.routed.check()
 
 
 def step(rng: random.Random, driver: Driver) -> None:

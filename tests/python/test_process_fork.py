@@ -48,6 +48,8 @@ CALLS: dict[type, dict[str, Call]] = {
         "prometheus": lambda cache: cache.prometheus(),
         "erase": lambda cache: cache.erase(),
         "bump_epoch": lambda cache: cache.bump_epoch(),
+        "take_events": lambda cache: cache.take_events(),
+        "events_snapshot": lambda cache: cache.events_snapshot(),
     },
     Sequence: {
         "length": lambda seq: seq.length,

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/events.h"
 #include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
 #include "kvcache/placement.h"
@@ -48,6 +49,9 @@ struct CacheOptions {
   CostModel costs = {};  // of recomputing, for policies that weigh it
   PlacementOptions placement = {};
   std::string weights = {};  // names them, for files
+  // Most block names in events that wait to be taken; 0: nothing is recorded. Enough is what a
+  // router may miss between two calls, in all groups: a prompt of n blocks has n names in each.
+  std::uint64_t event_capacity = 0;
 };
 
 // What erase() drops. A field that is not given agrees with everything.
@@ -139,6 +143,16 @@ class Cache {
   // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
   // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
   Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space);
+
+  // Which whole blocks and which snapshots have become or stopped being available since the last
+  // call, in order. Once more happened than `event_capacity` lets wait, the answer is kCleared and
+  // everything there is: whoever follows the events is right again. kUnsupported: nothing is
+  // recorded.
+  Result<std::vector<CacheEvent>> take_events();
+  // kCleared and everything there is, for a router that comes later; takes nothing. Events taken
+  // afterwards may say again what it says and follow it in any case. Holds the cache's lock for the
+  // whole content. kUnsupported: nothing is recorded.
+  Result<std::vector<CacheEvent>> events_snapshot() const;
 
   // One component of one layer in every page, for kernels that go by block tables.
   // kInvalidArgument: the layer keeps no pages. kNotFound: it has no such component.

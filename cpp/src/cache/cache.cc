@@ -85,7 +85,10 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
       groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
       pools(arena::map_pools(plan, *arena)),
-      index(plan, pools, std::move(policy), placement.snapshots_per_path) {}
+      index(plan, pools, std::move(policy), placement.snapshots_per_path),
+      records_events(options.event_capacity > 0) {
+  if (records_events) index.record_events(options.event_capacity);
+}
 
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
   // Reads and writes need a codec row: better to know before there is anything to lose.

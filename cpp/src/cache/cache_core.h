@@ -74,6 +74,7 @@ class CacheCore final : public arena::ItemSource {
   const std::unique_ptr<arena::Arena> arena;
   const arena::PoolMap pools;
   prefix::RadixIndex index;
+  const bool records_events;
   CacheStats counters;  // opens, hits, tokens and open sequences
 
  private:
@@ -102,6 +103,11 @@ struct SequenceCore {
   std::vector<prefix::Mark> marks;               // by ascending position
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
+  prefix::BlockChain chain;  // what events call the path, where they are recorded
+
+  // Own. What events call the first `end` positions and the snapshots there; empty where none are
+  // recorded.
+  prefix::PathNames path_names(std::uint64_t end);
 
   // Own. Forgets what was known of the path past `position`.
   void forget_after(std::uint64_t position);
@@ -122,6 +128,11 @@ struct SequenceCore {
   explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
 };
 
+// What events call a path and its snapshots, hashed into `chain`; empty where none are recorded.
+prefix::PathNames path_names(const CacheCore& cache, prefix::BlockChain& chain,
+                             const SpaceRef& space, std::span<const std::int32_t> tokens,
+                             std::span<const arena::SnapshotRef> snapshots);
+
 // Own. A tensor inside an item; the view keeps the item. Takes the cache's lock.
 StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, arena::ItemId item,
                      const FixedComponent& component);
@@ -129,6 +140,9 @@ StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool,
 // The name of a prefix space as the index keys it: every field with its length, so that no two
 // spaces meet.
 std::string space_key(const PrefixSpace& space);
+
+// What space_key() was made of.
+PrefixSpace space_of(std::string_view key);
 
 // kInvalidArgument: media that do not ascend, overlap, are empty or do not lie in [begin, end).
 Status check_media(std::span<const MediaSpan> media, std::uint64_t begin, std::uint64_t end);

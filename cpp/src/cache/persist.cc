@@ -287,11 +287,13 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
     snapshots.push_back({shape.snapshots[i], pins.snapshots[i]});
   }
+  prefix::BlockChain chain;
+  const prefix::PathNames names = path_names(core, chain, where.ref(), file->tokens(), snapshots);
   const std::lock_guard lock(core.mutex);
   if (where.epoch != core.index.epoch()) {
     return Status::not_found("load: the weights have changed meanwhile, so nothing was kept");
   }
-  core.index.insert(where.ref(), file->tokens(), pins.pages, snapshots);
+  core.index.insert(where.ref(), file->tokens(), pins.pages, snapshots, names);
   evict::Completion facts;
   facts.now_ms = CacheCore::now_ms({});
   facts.prompt_tokens = shape.tokens;

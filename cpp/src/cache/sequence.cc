@@ -187,10 +187,11 @@ Status Sequence::publish() {
   if (Status status = core_->check_idle("publish"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
-  const std::lock_guard lock(cache.mutex);
   const std::uint64_t end = state.publishable();
+  const prefix::PathNames names = core_->path_names(end);
+  const std::lock_guard lock(cache.mutex);
   cache.index.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
-                     state.snapshots());
+                     state.snapshots(), names);
   state.mark_seen(end);
   state.forget_snapshots();
   return Status::ok();
@@ -217,6 +218,7 @@ Result<Sequence> Sequence::fork() {
   child->branches = core_->branches;
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;
+  child->chain = core_->chain;
   if (core_->state->slot_bytes() != nullptr) {
     std::memcpy(child->state->slot_bytes(), core_->state->slot_bytes(), cache.plan.slot_bytes());
   }

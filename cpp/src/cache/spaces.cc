@@ -42,6 +42,12 @@ std::string space_key(const PrefixSpace& space) {
   return key;
 }
 
+PrefixSpace space_of(std::string_view key) {
+  PrefixSpace space;
+  for (std::string* field : {&space.name, &space.adapter, &space.salt}) *field = take_field(key);
+  return space;
+}
+
 Status check_media(std::span<const MediaSpan> media, std::uint64_t begin, std::uint64_t end) {
   std::uint64_t from = begin;
   for (std::size_t i = 0; i < media.size(); ++i) {

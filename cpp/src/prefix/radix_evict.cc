@@ -58,6 +58,7 @@ void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
   std::erase(nodes_[snapshot.node].snapshots, index);
   if (has_windows_) queue_windows(snapshot.node);
   if (has_item) {
+    if (events_) tell_snapshot_removed(index);
     policy_->erase(evict::snapshot_unit(index));
     policy_->remove_snapshot(index);
     pools_.of(snapshot.format).release_indexed(snapshot.item);
@@ -90,9 +91,13 @@ void RadixIndex::drop_last_block(NodeId id) {
   }
   for (std::size_t group = 0; group < node.pages.size(); ++group) {
     const ItemId page = node.pages[group].back();
-    if (page != kNoItem) pools_.pages[group]->release_indexed(page);
+    if (page != kNoItem) {
+      if (events_) tell_removed(id, group, node.pages[group].size() - 1);
+      pools_.pages[group]->release_indexed(page);
+    }
     node.pages[group].pop_back();
   }
+  if (events_) events_->cut_run(id, last - block_of(node.start));
   counts_.tokens -= node.end() - new_end;
   --counts_.blocks;
   // The edge is keyed by the first token, which is needed once more when the run is gone.
@@ -156,6 +161,7 @@ void RadixIndex::bump_epoch() {
 
 // From here on nothing is found; what it holds is given back bit by bit.
 void RadixIndex::drop_all() {
+  if (events_) tell_cleared();
   if (roots_.empty()) return;
   stale_roots_.push_back(std::exchange(roots_, {}));
   stale_.nodes += std::exchange(counts_.nodes, 0);
@@ -167,6 +173,7 @@ void RadixIndex::drop_all() {
 std::size_t RadixIndex::reap(std::size_t most) {
   std::size_t reaped = 0;
   std::swap(counts_, stale_);
+  reaping_ = true;
   while (reaped < most) {
     if (doomed_.empty()) {
       if (stale_roots_.empty()) break;
@@ -177,6 +184,7 @@ std::size_t RadixIndex::reap(std::size_t most) {
     }
     reaped += reap_one();
   }
+  reaping_ = false;
   std::swap(counts_, stale_);
   return reaped;
 }
@@ -204,6 +212,7 @@ void RadixIndex::erase_subtree(NodeId top) {
 void RadixIndex::remove_leaf(NodeId id) {
   Node& node = nodes_[id];
   while (!node.snapshots.empty()) remove_snapshot(node.snapshots.back(), false);
+  if (events_) tell_run_removed(id);
   for (std::size_t group = 0; group < node.pages.size(); ++group) {
     for (const ItemId page : node.pages[group]) {
       if (page != kNoItem) pools_.pages[group]->release_indexed(page);

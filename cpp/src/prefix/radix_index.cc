@@ -26,7 +26,8 @@ std::uint64_t RadixIndex::blocks_to(std::uint64_t end) const {
 // ---- Writing ----------------------------------------------------------------------------------
 
 void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                        const BlockTables& tables, std::span<const SnapshotRef> snapshots) {
+                        const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+                        const PathNames& names) {
   if (tokens.empty()) return;
   // What other weights have computed is of no use to anybody.
   if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return;
@@ -51,6 +52,7 @@ void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tok
     }
   }
   thin_path(path);
+  if (events_) tell_inserted(space, tokens, path, names);
   if (has_windows_) {
     for (const NodeId id : path) queue_windows(id);
   }
@@ -165,6 +167,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
 
 void RadixIndex::free_node(NodeId id) {
   nodes_[id] = Node();
+  if (events_) events_->cut_run(id, 0);
   free_nodes_.push_back(id);
   --counts_.nodes;
 }
@@ -207,6 +210,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   link(upper_id, id);
   set_edge(parent, upper_id);
   set_edge(upper_id, id);
+  if (events_) events_->split_run(upper_id, id, lower_skip);
   policy_->split_run(upper_id, id, position);
   return upper_id;
 }
@@ -277,6 +281,7 @@ void RadixIndex::fill_holes(NodeId id, const BlockTables& tables) {
       if (page != kNoItem || tables[group][first + i] == kNoItem) continue;
       page = tables[group][first + i];
       pools_.pages[group]->retain_indexed(page);
+      if (events_) filled_.push_back({id, static_cast<std::uint32_t>(group), first + i});
     }
   }
 }

@@ -21,6 +21,8 @@
 #include "kvcache/cache.h"
 #include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
+#include "prefix/block_chain.h"
+#include "prefix/event_log.h"
 #include "prefix/placement.h"
 
 namespace kvcache::prefix {
@@ -71,9 +73,11 @@ class RadixIndex {
 
   // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
   // snapshots. Takes its own references; what is resident already keeps its pages. A path that
-  // then holds more snapshots than it may loses those of least worth.
+  // then holds more snapshots than it may loses those of least worth. `names` are what events call
+  // it, of all of the path; nothing of it is announced without them.
   void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-              const BlockTables& tables, std::span<const SnapshotRef> snapshots);
+              const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+              const PathNames& names = {});
 
   // Deepest snapshot on the path of `tokens` at or below `at_most`; position 0 when there is none.
   SnapshotRef find_snapshot(const SpaceRef& space, std::span<const std::int32_t> tokens,
@@ -94,6 +98,16 @@ class RadixIndex {
   std::uint64_t erase_prefix(const SpaceRef& space, std::span<const std::int32_t> tokens);
   // Gives back up to `most` runs of what was dropped. Returns their number.
   std::size_t reap(std::size_t most);
+
+  // From now on events tell what becomes available and what stops to be; until they are taken,
+  // those of at most `capacity` names wait. Call it once, before anything is inserted.
+  void record_events(std::uint64_t capacity);
+  // What has happened since the last call, in order. After events were lost: everything there is,
+  // after kCleared.
+  std::vector<LoggedEvent> take_events();
+  // kCleared and everything there is. Changes nothing.
+  std::vector<LoggedEvent> all_events() const;
+  const EventLog* events() const { return events_.get(); }
 
   const IndexCounts& counts() const { return counts_; }
   std::string_view policy_name() const { return policy_->name(); }
@@ -189,6 +203,22 @@ class RadixIndex {
   std::vector<std::uint64_t> resume_points(NodeId id) const;
   void thin_path(const std::vector<NodeId>& path);
 
+  // ---- Events, while they are recorded (radix_events.cc) ----
+  struct Hole {
+    NodeId node;
+    std::uint32_t group;
+    std::uint64_t block;
+  };
+  std::uint32_t snapshot_group() const { return static_cast<std::uint32_t>(pools_.pages.size()); }
+  void tell_inserted(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                     const std::vector<NodeId>& path, const PathNames& names);
+  void tell_stored(EventLog& log, const NamedPath& path, NodeId id, std::uint64_t first) const;
+  void tell_space(EventLog& log, std::string_view key, NodeId root) const;
+  void tell_removed(NodeId id, std::size_t group, std::uint64_t index) noexcept;
+  void tell_run_removed(NodeId id) noexcept;
+  void tell_snapshot_removed(std::uint32_t index) noexcept;
+  void tell_cleared() noexcept;
+
   const StatePlan& plan_;
   const PoolMap pools_;
   const std::unique_ptr<evict::Policy> policy_;
@@ -209,6 +239,9 @@ class RadixIndex {
   std::deque<NodeId> window_queue_;  // runs whose windows may hold more than any hit needs
   std::uint64_t clock_ = 0;
   IndexCounts counts_;
+  std::unique_ptr<EventLog> events_;  // null: nothing is recorded
+  std::vector<Hole> filled_;          // by the insert that runs
+  bool reaping_ = false;              // what goes was cleared before
 };
 
 }  // namespace kvcache::prefix

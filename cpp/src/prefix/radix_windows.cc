@@ -65,6 +65,7 @@ bool RadixIndex::release_interior(NodeId id, std::uint64_t most) {
       const bool needed =
           at < sinks || (point != points.end() && at >= needs.live_blocks(*point, block).first);
       if (needed || pages[i] == kNoItem || pools_.pages[group]->in_use(pages[i])) continue;
+      if (events_) tell_removed(id, group, i);
       pools_.pages[group]->release_indexed(pages[i]);
       pages[i] = kNoItem;
       ++released;
@@ -80,8 +81,11 @@ bool RadixIndex::release_windows(NodeId leaf) {
   for (NodeId id = leaf; !nodes_[id].is_root(); id = nodes_[id].parent) {
     for (std::size_t group = 0; group < pools_.pages.size(); ++group) {
       if (!plan_.groups()[group].forgets()) continue;
-      for (ItemId& page : nodes_[id].pages[group]) {
+      auto& pages = nodes_[id].pages[group];
+      for (std::size_t i = 0; i < pages.size(); ++i) {
+        ItemId& page = pages[i];
         if (page == kNoItem || pools_.pages[group]->in_use(page)) continue;
+        if (events_) tell_removed(id, group, i);
         pools_.pages[group]->release_indexed(page);
         page = kNoItem;
         released = true;

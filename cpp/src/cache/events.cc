@@ -1,0 +1,73 @@
+// Events for routers: the names of paths, hashed outside the cache's lock, and what is taken.
+#include <utility>
+
+#include "cache/cache_core.h"
+#include "kvcache/cache.h"
+
+namespace kvcache {
+namespace {
+
+Status check_recorded(const CacheCore& core) {
+  if (core.records_events) return Status::ok();
+  return Status::unsupported(
+      "this cache records no events; make it with an event_capacity, such as 100000");
+}
+
+// The key of a space into its fields.
+std::vector<CacheEvent> with_spaces(std::vector<prefix::LoggedEvent> logged) {
+  std::vector<CacheEvent> events;
+  events.reserve(logged.size());
+  for (prefix::LoggedEvent& each : logged) {
+    if (each.event.kind == EventKind::kStored) {
+      PrefixSpace space = space_of(each.key);
+      space.media = std::move(each.event.space.media);
+      each.event.space = std::move(space);
+    }
+    events.push_back(std::move(each.event));
+  }
+  return events;
+}
+
+}  // namespace
+
+prefix::PathNames path_names(const CacheCore& cache, prefix::BlockChain& chain,
+                             const SpaceRef& space, std::span<const std::int32_t> tokens,
+                             std::span<const arena::SnapshotRef> snapshots) {
+  if (!cache.records_events) return {};
+  chain.update(space, tokens, cache.plan.block_tokens());
+  prefix::PathNames names{chain.blocks(), {}};
+  for (const arena::SnapshotRef& snapshot : snapshots) {
+    if (snapshot.item == arena::kNoItem || snapshot.position > tokens.size()) continue;
+    names.snapshots.emplace_back(snapshot.position, chain.name_at(snapshot.position));
+  }
+  return names;
+}
+
+prefix::PathNames SequenceCore::path_names(std::uint64_t end) {
+  return kvcache::path_names(*cache, chain, state->space(), std::span(state->tokens()).first(end),
+                             state->snapshots());
+}
+
+Result<std::vector<CacheEvent>> Cache::take_events() {
+  if (Status status = check_process(); !status) return status;
+  if (Status status = check_recorded(*core_); !status) return status;
+  std::vector<prefix::LoggedEvent> logged;
+  {
+    const std::lock_guard lock(core_->mutex);
+    logged = core_->index.take_events();
+  }
+  return with_spaces(std::move(logged));
+}
+
+Result<std::vector<CacheEvent>> Cache::events_snapshot() const {
+  if (Status status = check_process(); !status) return status;
+  if (Status status = check_recorded(*core_); !status) return status;
+  std::vector<prefix::LoggedEvent> logged;
+  {
+    const std::lock_guard lock(core_->mutex);
+    logged = core_->index.all_events();
+  }
+  return with_spaces(std::move(logged));
+}
+
+}  // namespace kvcache
