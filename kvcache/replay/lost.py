@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kvcache.stats import Explanation
 
 __all__ = ["LostTokens"]
 
@@ -29,24 +25,25 @@ class LostTokens:
     snapshot: int = 0
     last_token: int = 0
 
-    def count(self, length: int, known: int, found: Explanation) -> None:
+    def count(self, length: int, known: int, matched: int, cached: int, limit: str) -> None:
         """Add one request.
 
         Args:
             length: positions of its prompt.
             known: those that earlier requests had.
-            found: what the cache had for it.
+            matched: those whose attention rows were there.
+            cached: those that were reused.
+            limit: ``"snapshot"`` or ``"window"``, if that is what more of them lacked.
         """
-        matched, cached = found.matched_tokens, found.cached_tokens
         known = max(known, matched)
         self.new += length - known
         self.attention += known - matched
-        if found.limited_by == "window":
-            self.window += matched - cached
-        elif found.limited_by == "snapshot":
-            self.snapshot += matched - cached
-        else:
+        if matched - cached <= (matched == length):
             self.last_token += matched - cached
+        elif limit == "window":
+            self.window += matched - cached
+        else:
+            self.snapshot += matched - cached
 
     def to_dict(self) -> dict[str, int]:
         """By name."""

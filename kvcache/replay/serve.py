@@ -146,20 +146,29 @@ class Replay:
     def _serve(self, request: Request, now_ms: int) -> bool:
         """Serve one request; False when it ran out of memory half-way."""
         prompt = request.prompt()
-        found = None if self._known is None else self._cache.explain(prompt)
+        limit = ""
         try:
             with self._stopwatch("open"):
                 seq = self._cache.open(prompt, now_ms=now_ms)
             with seq:
                 cached, matched = seq.cached_tokens, seq.matched_tokens
+                if self._known is not None and cached < matched:
+                    limit = self._limit(prompt)
                 self._run_model(seq, request, prompt)
                 seq.close(output_tokens=request.output_length, now_ms=now_ms)
         except OutOfCapacityError:
             return False
         self._count(request, cached, matched)
-        if found is not None and self._known is not None:
-            self._report.lost.count(request.input_length, self._known[request.number], found)
+        if self._known is not None:
+            known = self._known[request.number]
+            self._report.lost.count(request.input_length, known, matched, cached, limit)
         return True
+
+    def _limit(self, prompt: NDArray[np.int32]) -> str:
+        """What keeps a hit from all rows that are there; asks only where it can be either."""
+        if not any(group.window for group in self._plan.groups):
+            return "snapshot"
+        return self._cache.explain(prompt).limited_by if self._plan.fixed else "window"
 
     def _run_model(self, seq: Sequence, request: Request, prompt: NDArray[np.int32]) -> None:
         prefix = PrefixKeys()

@@ -57,7 +57,9 @@ def run_tasks(
 class _Pool(Generic[_Task, _Result]):
     def __init__(self, work: Callable[..., _Result], shared: Any, processes: int) -> None:
         import multiprocessing  # only here, for it takes long
+        from multiprocessing import resource_tracker
 
+        resource_tracker.ensure_running()  # its start lets interrupts through again
         # Not fork(): threads of this process may hold locks.
         context = multiprocessing.get_context("spawn")
         self._workers: dict[Connection, BaseProcess] = {}

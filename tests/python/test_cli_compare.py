@@ -110,6 +110,10 @@ def test_models_formats_memories_and_policies_are_compared_in_one_run(run, write
             clairvoyant, infinite = found["clairvoyant"], found["infinite"]
             assert found[policy]["reused_tokens"] <= clairvoyant["reused_tokens"]
             assert clairvoyant["reused_tokens"] <= infinite["reused_tokens"]
+            if not found[policy]["rejected"]:  # what is known is reused or lost for a reason
+                lost = found[policy]["lost_tokens"]
+                known = found[policy]["reused_tokens"] + sum(lost.values()) - lost["new"]
+                assert known - document["requests"] <= infinite["reused_tokens"] <= known
 
 
 def test_bytes_are_checked_where_asked_for(run):
@@ -156,11 +160,11 @@ def test_a_budget_in_which_nothing_fits_is_a_row_and_all_of_them_an_error(run, r
 
 
 def test_the_same_seed_is_the_same_trace(run):
-    options = ["--policy", "lru,gdsf", "--requests", 30]
-    one, same, other = (
-        compared(run, *options, "--seed", seed)["prompt_tokens"] for seed in (1, 1, 2)
-    )
-    assert one == same != other
+    def tokens(seed):
+        _, out, _ = run("--requests", 30, "--bytes", "none", "--seed", seed, "--json")
+        return json.loads(out)["prompt_tokens"]
+
+    assert tokens(1) == tokens(1) != tokens(2)
 
 
 @pytest.mark.parametrize("columns", [80, 60, 200])
@@ -211,18 +215,13 @@ def test_a_plot_of_an_unknown_form_is_refused_before_the_run(refused, tmp_path, 
     assert "png" in refused("--plot", tmp_path / "file")
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_plot_is_drawn_of_one_run_and_of_several(run, tmp_path, suffix):
+def test_a_plot_is_drawn_of_one_run_as_well(run, tmp_path):
     pytest.importorskip("matplotlib")
-    path = tmp_path / f"rates.{suffix}"
+    path = tmp_path / "rates.png"
     code, out, err = run("--requests", 20, "--plot", path)
     assert (code, err) == (0, "")
     assert "clairvoyant" in out
-    first = path.read_bytes()
-    assert first
-    options = ["--requests", 20, "--memory", "2MiB,4MiB,8MiB", "--policy", "all", "--plot", path]
-    assert run(*options)[0] == 0
-    assert path.read_bytes() != first
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 # ---- Wrong inputs -------------------------------------------------------------------------------
