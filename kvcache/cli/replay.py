@@ -52,6 +52,47 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.set_defaults(run=run)
     _add_inputs(parser)
+    _add_choices(parser)
+    option = parser.add_argument
+    option("--json", action="store_true", help="print one JSON object, not a table")
+    option("--out", metavar="FILE", type=Path, help="write the JSON object to FILE as well")
+    option(
+        "--plot",
+        metavar="FILE",
+        type=Path,
+        help="draw hit rates against memory and what limited them; png, svg or pdf",
+    )
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option(
+        "--model",
+        metavar="CONFIG.json",
+        type=_path,
+        nargs="+",
+        action="extend",
+        help="a Hugging Face config.json, or - for standard input; several are compared",
+    )
+    option(
+        "--trace",
+        metavar="TRACE.jsonl",
+        type=_path,
+        help="JSON lines of timestamp, input_length, output_length, hash_ids (512-token blocks), "
+        "or of token_ids and output_length or output_token_ids; - for standard input (default: a "
+        "generated chat trace)",
+    )
+    option("--requests", metavar="N", type=_positive, help="serve only the first N requests")
+    option(
+        "--seed",
+        metavar="N",
+        type=_natural,
+        default=0,
+        help="of the generated chat trace (default: 0)",
+    )
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option(
         "--memory",
@@ -86,6 +127,14 @@ def add_parser(subparsers: Any) -> None:
         help="keep at most N blocks per group of layers; with --bytes none this replaces --memory",
     )
     option(
+        "--snapshot-interval",
+        metavar="N",
+        type=_natural,
+        default=1024,
+        help="tokens between the snapshots of fixed-size state in a prompt, beside those at its "
+        "end, at marks and at branches; 0 for none (default: 1024)",
+    )
+    option(
         "--bytes",
         choices=("real", "none"),
         help="none: no state is moved or held, which is enough for hit rates (default: real; in a "
@@ -96,42 +145,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         type=_positive,
         help="replays at once in a comparison (default: one for each processor, as memory allows)",
-    )
-    option("--json", action="store_true", help="print one JSON object, not a table")
-    option("--out", metavar="FILE", type=Path, help="write the JSON object to FILE as well")
-    option(
-        "--plot",
-        metavar="FILE",
-        type=Path,
-        help="draw hit rates against memory and what limited them; png, svg or pdf",
-    )
-
-
-def _add_inputs(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
-    option(
-        "--model",
-        metavar="CONFIG.json",
-        type=_path,
-        nargs="+",
-        action="extend",
-        help="a Hugging Face config.json, or - for standard input; several are compared",
-    )
-    option(
-        "--trace",
-        metavar="TRACE.jsonl",
-        type=_path,
-        help="JSON lines of timestamp, input_length, output_length, hash_ids (512-token blocks), "
-        "or of token_ids and output_length or output_token_ids; - for standard input (default: a "
-        "generated chat trace)",
-    )
-    option("--requests", metavar="N", type=_positive, help="serve only the first N requests")
-    option(
-        "--seed",
-        metavar="N",
-        type=_seed,
-        default=0,
-        help="of the generated chat trace (default: 0)",
     )
 
 
@@ -161,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
         policy=policies[0],
         capacity_blocks=args.capacity_blocks[0],
         real_bytes=args.bytes == "real" if args.bytes else not several,
+        snapshot_interval=args.snapshot_interval,
     )
     if several:
         return _compare(args, job, policies, models, memories)
@@ -255,7 +269,8 @@ def _models(paths: list[Path] | None) -> list[tuple[str, Model]]:
         return [("", from_config(DEMO_MODEL))]
     models: dict[str, Model] = {}
     for path in paths:
-        name = path.parent.resolve().name if path.name == "config.json" else path.stem
+        own = path.parent if path.name == "config.json" else path
+        name = own.resolve().name.removesuffix(".json") if path != _STDIN else "stdin"
         taken = sum(known == name or known.startswith(f"{name} (") for known in models)
         models[f"{name} ({taken + 1})" if taken else name] = load_model(path)
     return list(models.items())
@@ -300,7 +315,7 @@ def _positive(text: str) -> int:
     return _whole(text, 1)
 
 
-def _seed(text: str) -> int:
+def _natural(text: str) -> int:
     return _whole(text, 0)
 
 

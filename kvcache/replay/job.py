@@ -42,6 +42,7 @@ class Job:
         policy: eviction policy.
         capacity_blocks: blocks that may be kept; 0 for as many as the memory holds.
         real_bytes: whether state is moved and checked.
+        snapshot_interval: tokens between the snapshots of a prompt that nobody marked; 0 for none.
     """
 
     model: Model
@@ -55,6 +56,7 @@ class Job:
     policy: str = "lru"
     capacity_blocks: int = 0
     real_bytes: bool = True
+    snapshot_interval: int = 1024
 
     def plan(self) -> StatePlan:
         """The plan of its model."""
@@ -189,6 +191,7 @@ def run_job(
         policy=job.policy,
         backing=job.real_bytes,
         capacity_blocks=job.capacity_blocks,
+        snapshot_interval=job.snapshot_interval,
     )
     replay = Replay(
         cache,

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kvcache.errors import InternalError, KVCacheError
+from kvcache.errors import InternalError, KVCacheError, OutOfCapacityError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +45,7 @@ def run_tasks(
 
     Raises:
         KVCacheError: what a task raised.
+        OutOfCapacityError: the system does not give so many processes.
         InternalError: a process died, or a task raised anything else.
     """
     pool: _Pool[_Task, _Result] = _Pool(work, shared, min(processes, len(tasks)))
@@ -73,6 +74,12 @@ class _Pool(Generic[_Task, _Result]):
                     self._workers[ours] = process
             for connection in self._workers:
                 self._send(connection, shared)
+        except OSError as error:
+            self.end()
+            raise OutOfCapacityError(
+                f"cannot start {processes} processes: {error.strerror or error}; choose fewer "
+                "--processes"
+            ) from None
         except BaseException:
             self.end()
             raise

@@ -181,6 +181,17 @@ def test_tables_keep_to_the_terminal(run, write, monkeypatch, columns):
     assert all("of tokens" in heads[0] and "price_list" in out for _ in heads)
 
 
+def test_models_are_called_by_their_files_or_folders(run, write, tmp_path):
+    paths = [write("a.json", LLAMA)]
+    for folder in ("Model-1.7B", "other/Model-1.7B"):
+        (tmp_path / folder).mkdir(parents=True)
+        paths.append(write(f"{folder}/config.json", LLAMA))
+    paths.append(tmp_path / "Model-1.7B")
+    runs = compared(run, "--model", *paths, "--requests", 2, "--policy", "lru")["runs"]
+    names = ["a", "Model-1.7B", "Model-1.7B (2)", "Model-1.7B (3)"]
+    assert list(dict.fromkeys(each["model"] for each in runs)) == names
+
+
 # ---- Files --------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,15 @@ def test_block_sizes_that_divide_nothing_work(run, block_tokens):
     assert report["token_hit_rate"] > 0.5
 
 
+def test_snapshots_are_as_far_apart_as_asked_for(run):
+    def taken(interval):
+        _, out, _ = run("--requests", 40, "--bytes", "none", "--snapshot-interval", interval)
+        line = next(line for line in out.splitlines() if line.startswith("snapshots taken"))
+        return int(line.split()[2].replace(",", ""))
+
+    assert taken(0) < taken(1024) < taken(128)
+
+
 def test_requests_that_do_not_fit_are_counted_and_the_rest_is_served(run, write):
     long = LINE | {"input_length": 512 * 400, "hash_ids": list(range(400))}
     trace = write("trace.jsonl", LINE, long, LINE)
@@ -271,6 +280,7 @@ def test_a_cut_off_last_line_is_named(refused, write):
         ("--requests", "0"),
         ("--requests", "1.5"),
         ("--capacity-blocks", "-1"),
+        ("--snapshot-interval", "-1"),
         ("--nonsense", "1"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import time
 
 import pytest
@@ -41,3 +43,12 @@ def test_an_error_ends_the_others(bad, error, text):
 def test_a_result_that_cannot_be_sent_is_an_error():
     with pytest.raises(InternalError):
         run_tasks(unpicklable, None, [1], processes=1)
+
+
+def test_processes_that_the_system_does_not_give_are_an_error(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess._Popen", staticmethod(refuse))
+    with pytest.raises(OutOfCapacityError, match=r"2 processes: Too many .*--processes"):
+        run_tasks(double, 0, range(2), processes=2)
