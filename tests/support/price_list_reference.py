@@ -27,6 +27,33 @@ class Block:
         self.stored = False
 
 
+class Debt:
+    """What LRU would have and was evicted, and whether more may be."""
+
+    def __init__(self):
+        self.owed = set()
+        self.found = self.ended = self.recent = self.lead = self.lately = 0.0
+
+    def request(self, blocks, ours, lru):
+        self.lead = self.lead * (1 - 1 / 8000) + ours - lru
+        self.lately = self.lately * (1 - 1 / 8000) + blocks
+
+    def end(self, names, found):
+        names = self.owed.intersection(names)
+        self.owed -= names
+        if not names:
+            return
+        keep = 0.5 ** (len(names) / 5000)
+        self.found = self.found * keep + (len(names) if found else 0)
+        self.ended = self.ended * keep + len(names)
+        keep = 0.5 ** (len(names) / max(16, len(self.owed) / 10))
+        self.recent = self.recent * keep + (1 - keep) * found
+
+    def allows_another(self):
+        risk = max(self.recent, (self.found + 150) / (self.ended + 150), 0.1)
+        return self.lead - risk * (len(self.owed) + 1) >= -0.003 * self.lately
+
+
 class PriceList:
     """Hits request by request; `block_tokens` per block, `capacity` blocks between requests."""
 
@@ -36,7 +63,9 @@ class PriceList:
         self.drawers = {(c, b): OrderedDict() for c in range(CLASSES) for b in range(BUCKETS)}
         self.reused = [[0.0] * BUCKETS for _ in range(CLASSES)]
         self.entered = [[0.0] * BUCKETS for _ in range(CLASSES)]
-        self.recency = OrderedDict()  # of stored blocks
+        self.stored_blocks = 0
+        self.lru = OrderedDict()  # what LRU would have, by last use
+        self.debt = Debt()
         self.requests = self.reuses = 0
         self.reprice()
 
@@ -59,15 +88,15 @@ class PriceList:
         self.file(blocks, known, tokens, output, now_ms)
         for above, below in itertools.pairwise(blocks):
             above.latest = below
+        self.debt.end(path, found=True)
         for place, block in enumerate(blocks):
             if not block.stored:
                 block.stored = True
+                self.stored_blocks += 1
                 if place:
                     blocks[place - 1].stored_children += 1
                     self.unlist(blocks[place - 1])
-        for block in reversed(blocks):
-            self.recency[block.name] = block
-            self.recency.move_to_end(block.name)
+        self.serve_lru(path, found)
         if not blocks[-1].stored_children:
             self.drawer(blocks[-1]).setdefault(blocks[-1].name, blocks[-1])
         self.requests += 1
@@ -75,6 +104,16 @@ class PriceList:
             self.reprice()
         self.evict()
         return found
+
+    def serve_lru(self, path, ours):
+        hits = next((i for i, name in enumerate(path) if name not in self.lru), len(path))
+        for name in reversed(path):
+            self.lru[name] = None
+            self.lru.move_to_end(name)
+        while len(self.lru) > self.capacity:
+            name, _ = self.lru.popitem(last=False)
+            self.debt.end([name], found=False)
+        self.debt.request(len(path), ours, hits)
 
     def drawer(self, block):
         return self.drawers[block.cls, block.bucket]
@@ -159,18 +198,24 @@ class PriceList:
             best = max(best, uses / seconds)
         return best
 
+    def cheapest(self, may_go):
+        heads = [next(filter(may_go, d.values()), None) for d in self.drawers.values() if d]
+        heads = [block for block in heads if block is not None]
+        return min(heads, key=lambda b: (self.prices[b.cls, b.bucket], b.t0), default=None)
+
     def evict(self):
         emptied = None  # its blocks go on being evicted, tails before heads
-        while len(self.recency) > self.capacity:
-            if self.reuses < WARM:
-                block = next(b for b in self.recency.values() if not b.stored_children)
-            else:
-                heads = [next(iter(d.values())) for d in self.drawers.values() if d]
-                block = min(heads, key=lambda b: (self.prices[b.cls, b.bucket], b.t0))
+        while self.stored_blocks > self.capacity:
+            block = None
+            if self.reuses < WARM or not self.debt.allows_another():
+                block = self.cheapest(lambda block: block.name not in self.lru)
+            block = block or self.cheapest(lambda _: True)
+            if block.name in self.lru:
+                self.debt.owed.add(block.name)
             emptied = (block.cls, block.bucket)
             self.unlist(block)
             block.stored = False
-            del self.recency[block.name]
+            self.stored_blocks -= 1
             parent = block.parent
             if parent is None:
                 continue

@@ -6,7 +6,6 @@ namespace kvcache::evict {
 
 void Drawers::sort(const HazardTable& hazards) {
   const auto all = static_cast<std::size_t>(hazards.classes()) * kAgeBuckets;
-  lists_.resize(all, RecordList(&Record::drawer));
   rank_.resize(all);
   group_end_.resize(all);
   while (order_.size() < all) order_.push_back(static_cast<std::uint32_t>(order_.size()));
@@ -19,14 +18,19 @@ void Drawers::sort(const HazardTable& hazards) {
   // Stable, and from the order before: most prices have hardly moved.
   std::stable_sort(order_.begin(), order_.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return price(a) < price(b); });
-  filled_.assign(all / 64 + 1, 0);
+  for (Side& each : sides_) {
+    each.lists.resize(all, RecordList(&Record::drawer));
+    each.filled.assign(all / 64 + 1, 0);
+  }
   const auto cells = static_cast<std::uint32_t>(order_.size());
   for (std::uint32_t rank = cells; rank-- > 0;) {
     const std::uint32_t cell = order_[rank];
     rank_[cell] = rank;
     const bool same = rank + 1 < cells && price(order_[rank + 1]) == price(cell);
     group_end_[rank] = same ? group_end_[rank + 1] : rank + 1;
-    if (!lists_[cell].empty()) filled_[rank / 64] |= bit(rank);
+    for (Side& each : sides_) {
+      if (!each.lists[cell].empty()) each.filled[rank / 64] |= bit(rank);
+    }
   }
 }
 

@@ -91,9 +91,6 @@ class FlopAware final : public FactPolicy {
   void unplace(Unit unit, UnitFacts& facts) override {
     class_of(unit, facts).erase({facts.last_access, unit});
   }
-  void forget() override {
-    for (auto& candidates : classes_) candidates.clear();
-  }
 
   std::array<std::set<std::pair<std::uint64_t, Unit>>, kClasses> classes_;
 };

@@ -37,7 +37,6 @@ class Gdsf final : public FactPolicy {
   void place(Unit unit, UnitFacts& facts) override { order_.insert(key(unit, facts)); }
   void unplace(Unit unit, UnitFacts& facts) override { order_.erase(key(unit, facts)); }
   void used(Unit, UnitFacts& facts) override { facts.value = inflation_; }
-  void forget() override { order_.clear(); }
 
   std::set<Key> order_;
   double inflation_ = 0;

@@ -53,6 +53,10 @@ struct Record {
   bool root = false;
 
   std::uint32_t blocks() const { return static_cast<std::uint32_t>(keys.size()); }
+  // Blocks that LRU would have and that are not stored.
+  std::uint32_t owed() const { return shadow > stored ? shadow - stored : 0; }
+  // Whether LRU would have its last stored block.
+  bool shadowed() const { return shadow >= stored; }
   std::int64_t end_block() const { return first_block + static_cast<std::int64_t>(keys.size()); }
 };
 
@@ -68,7 +72,6 @@ class RecordList {
   void push_front(History& history, RecordId id) { insert_before(history, id, ends_.after); }
   void insert_before(History& history, RecordId id, RecordId next);
   void remove(History& history, RecordId id);
-  void clear() { ends_ = {}; }
 
  private:
   Links Record::* links_;

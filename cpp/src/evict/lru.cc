@@ -26,7 +26,6 @@ class Lru final : public FactPolicy {
  private:
   void place(Unit unit, UnitFacts& facts) override { order_.insert({facts.last_access, unit}); }
   void unplace(Unit unit, UnitFacts& facts) override { order_.erase({facts.last_access, unit}); }
-  void forget() override { order_.clear(); }
 
   std::set<std::pair<std::uint64_t, Unit>> order_;
 };

@@ -97,8 +97,6 @@ class Policy {
   virtual void add_snapshot(SnapshotId snapshot, RunId run, std::uint64_t position,
                             std::uint64_t clock) = 0;
   virtual void remove_snapshot(SnapshotId snapshot) = 0;
-  // Everything is gone at once. What was learned may stay.
-  virtual void clear() = 0;
 
   // ---- What requests do ----
   // Whether arrivals and completions matter to it; if not, they need not be told.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "evict/policies.h"
 
@@ -34,7 +35,7 @@ void PriceList::continue_path(RunId run, RecordId at, std::span<const std::uint6
     const auto same = static_cast<std::uint32_t>(stop - known.begin());
     ghost = cut(ghost, same);
     if (history_[ghost].timed) close(ghost);
-    history_.store(ghost, same);
+    set_stored(ghost, same);
     stored_blocks_ += same;
     history_[ghost].run = run;
     history_[ghost].parent = history_.ref(at);
@@ -177,6 +178,7 @@ void PriceList::split_run(RunId upper, RunId run, std::uint64_t position) {
 void PriceList::shrink_run(RunId run, std::uint64_t end) {
   Node& at = nodes_[run];
   at.end = end;
+  const bool evicted = std::exchange(victim_, std::nullopt) == run;  // not erased
   const std::int64_t blocks = end == at.start ? block_of(at.start) : blocks_to(end);
   RecordId tail = at.tail;
   if (history_[tail].listed) drawers_.remove(history_, tail);
@@ -185,38 +187,22 @@ void PriceList::shrink_run(RunId run, std::uint64_t end) {
     const std::int64_t left = std::max<std::int64_t>(0, blocks - history_[tail].first_block);
     emptied_cell_ = Drawers::cell(history_[tail]);
     stored_blocks_ -= history_[tail].stored - static_cast<std::uint32_t>(left);
-    history_.store(tail, static_cast<std::uint32_t>(left));
+    if (!evicted && history_[tail].shadow > left) {
+      set_shadow(tail, static_cast<std::uint32_t>(left));
+      if (left == 0) recency_.remove(history_, tail);
+    }
+    set_stored(tail, static_cast<std::uint32_t>(left));
     if (left > 0) break;
     const RecordId above = parent(tail);
     if (history_[tail].keys.front() == 0) forget(tail);
     tail = above;
   }
-  capacity_blocks_ = stored_blocks_;
+  if (evicted) capacity_blocks_ = stored_blocks_;
   at.tail = end == at.start ? kNoRecord : tail;
   if (at.candidate) {
     list(tail);
     refresh_useless(run);
   }
-}
-
-void PriceList::clear() {
-  drawers_.clear();
-  for (const Node& at : nodes_) {
-    for (RecordId id = at.tail; id != kNoRecord && history_[id].stored > 0;) {
-      const RecordId above = history_[id].root ? kNoRecord : parent(id);
-      history_[id].listed = false;
-      if (history_[id].root || history_[id].keys.front() == 0) {
-        forget(id);
-      } else {
-        history_.store(id, 0);
-      }
-      id = above;
-    }
-  }
-  nodes_.clear();
-  useless_.clear();
-  snapshots_.forget_stored();
-  stored_blocks_ = 0;
 }
 
 void PriceList::insert(Unit unit) {
@@ -235,7 +221,7 @@ void PriceList::erase(Unit unit) {
   refresh_useless(unit.id);
 }
 
-std::optional<Unit> PriceList::victim(const MayGo& may_go) {
+std::optional<Unit> PriceList::choose(const MayGo& may_go) {
   for (const auto& [turn, run] : useless_) {
     if (may_go(run_unit(run))) return run_unit(run);
   }
@@ -247,14 +233,9 @@ std::optional<Unit> PriceList::victim(const MayGo& may_go) {
     return nodes_[run].useless == 0 && may_go(run_unit(run));
   };
   RecordId id = kNoRecord;
-  if (reuses_ < kWarm) {
-    // Nothing is known yet, and all that is stored is in the order of LRU.
-    id = recency_.front();
-    while (id != kNoRecord && !(history_[id].listed && accept(id))) {
-      id = history_[id].recency.after;
-    }
-  }
-  if (id == kNoRecord) id = drawers_.first(history_, guarded_requests_ > 0, accept);
+  // What LRU would not have either costs nothing.
+  if (reuses_ < kWarm || !debt_.allows_another()) id = drawers_.first(history_, false, accept);
+  if (id == kNoRecord) id = drawers_.first(history_, true, accept);
   if (id == kNoRecord) return std::nullopt;
   return run_unit(history_[id].run);
 }
@@ -281,7 +262,7 @@ void PriceList::forget(RecordId id) {
   if (record.timed) timers_[record.bucket].remove(history_, id);
   if (record.shadow > 0) {
     recency_.remove(history_, id);
-    shadow_blocks_ -= record.shadow;
+    set_shadow(id, 0);
   }
   for (const MarkId mark : record.marks) snapshots_.erase(mark);
   history_.erase(id);

@@ -1,4 +1,4 @@
-// The price list; price_list.cc says what it is. This header is for its three files.
+// The price list; price_list.cc says what it is. This header is for its files.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include "evict/drawers.h"
 #include "evict/hazard_table.h"
 #include "evict/history.h"
+#include "evict/lru_debt.h"
 #include "evict/policy.h"
 #include "evict/snapshot_prices.h"
 
@@ -56,7 +57,6 @@ class PriceList final : public Policy {
   void add_snapshot(SnapshotId snapshot, RunId run, std::uint64_t position,
                     std::uint64_t clock) override;
   void remove_snapshot(SnapshotId snapshot) override;
-  void clear() override;
 
   // ---- What requests do ----
   void use(Unit, std::uint64_t) override {}
@@ -68,7 +68,11 @@ class PriceList final : public Policy {
   // ---- What may go ----
   void insert(Unit unit) override;
   void erase(Unit unit) override;
-  std::optional<Unit> victim(const MayGo& may_go) override;
+  std::optional<Unit> victim(const MayGo& may_go) override {
+    const std::optional<Unit> chosen = choose(may_go);
+    if (chosen && chosen->kind == UnitKind::kRun) victim_ = chosen->id;
+    return chosen;
+  }
 
  private:
   struct Node {
@@ -110,7 +114,9 @@ class PriceList final : public Policy {
   void file_path(const Completion& completion, std::uint32_t kind);
   std::uint32_t hint_slot(const Completion& completion);
   void meter_path();
-  void guard();
+  std::optional<Unit> choose(const MayGo& may_go);
+  void set_stored(RecordId id, std::uint32_t blocks);
+  void set_shadow(RecordId id, std::uint32_t blocks);
 
   // ---- Snapshots ----
   bool has_snapshots() const { return costs_.snapshot_bytes > 0; }
@@ -135,24 +141,21 @@ class PriceList final : public Policy {
   std::uint64_t requests_ = 0;
   std::uint64_t reuses_ = 0;  // blocks
   std::uint32_t emptied_cell_ = UINT32_MAX;
+  std::optional<RunId> victim_;  // named and not yet evicted
 
   SnapshotPrices snapshots_;
   std::set<std::pair<std::uint64_t, RunId>> useless_;  // leaves that end behind every snapshot
   std::uint64_t turns_ = 0;
 
-  // The meter: what LRU would have stored is the front of each record on `recency_`.
+  // What LRU would have stored is the front of each record on `recency_`.
   RecordList recency_{&Record::recency};
   std::uint64_t shadow_blocks_ = 0;
   std::uint64_t stored_blocks_ = 0;
-  std::uint64_t capacity_blocks_ = UINT64_MAX;  // as many as were left after the last eviction
+  std::uint64_t capacity_blocks_ = UINT64_MAX;  // left by the last eviction, or stored since
   Meter meter_;
 
-  // The guard: where prices find less than LRU would, what is oldest goes for a while.
-  Meter metered_;      // as of the last request
-  double lead_ = 0;    // blocks found beyond LRU lately
-  double lately_ = 0;  // blocks asked for lately
-  std::uint32_t guarded_requests_ = 0;
-  std::uint32_t guard_period_ = 256;
+  Meter metered_;  // as of the last request
+  LruDebt debt_;
 };
 
 }  // namespace kvcache::evict

@@ -1,6 +1,5 @@
 // What the price list learns: when things come of age, when they are used, how they are filed.
 #include <algorithm>
-#include <cmath>
 
 #include "evict/price_list.h"
 
@@ -83,6 +82,7 @@ void PriceList::open(RecordId id, std::uint32_t cls, double weight) {
 
 void PriceList::arrive(const Arrival& arrival) {
   advance(arrival.now_ms);
+  capacity_blocks_ = std::max(capacity_blocks_, stored_blocks_);  // there is more room than before
   collect_path(record_ending_at(arrival.deepest, arrival.resident));
   for (const RecordId id : path_) {
     meter_.hit_blocks += history_[id].blocks();
@@ -113,7 +113,6 @@ void PriceList::complete(const Completion& completion) {
                                                                  : 2;
   const std::uint32_t kind = output * 2 + (fresh > kNewTokens ? 1 : 0);
   meter_path();
-  guard();
   file_path(completion, kind);
   if (has_snapshots()) file_marks(completion, kind);
   if (++requests_ % kRepriceEvery == 0) {
@@ -169,53 +168,6 @@ void PriceList::file_path(const Completion& completion, std::uint32_t kind) {
       open(path_[i], classes[i], 1.0 / static_cast<double>(blocks));
       if (i > 0) history_[path_[i - 1]].last_child = history_.ref(path_[i]);
     }
-  }
-}
-
-// Compares the request that has ended with LRU. The sums forget a thousandth with each request.
-void PriceList::guard() {
-  constexpr double kKeep = 0.999;
-  constexpr double kShare = 0.001;
-  constexpr std::uint32_t kLongest = 1 << 16;
-  double blocks = 0;
-  for (const RecordId id : path_) blocks += history_[id].blocks();
-  const auto ours = static_cast<double>(meter_.hit_blocks - metered_.hit_blocks);
-  const auto lru = static_cast<double>(meter_.lru_hit_blocks - metered_.lru_hit_blocks);
-  metered_ = meter_;
-  lead_ = lead_ * kKeep + ours - lru;
-  lately_ = lately_ * kKeep + blocks;
-  if (guarded_requests_ > 0) {
-    --guarded_requests_;
-    return;
-  }
-  const double noise = std::sqrt(static_cast<double>(stored_blocks_)) / 2;
-  if (lead_ >= -(kShare * lately_ + noise)) return;
-  guarded_requests_ = guard_period_;
-  guard_period_ = std::min(guard_period_ * 2, kLongest);
-  lead_ = 0;
-}
-
-// Serves path_ from what LRU would have, and lets LRU have it.
-void PriceList::meter_path() {
-  for (const RecordId id : path_) {
-    meter_.lru_hit_blocks += history_[id].shadow;
-    if (history_[id].shadow < history_[id].blocks()) break;
-  }
-  for (auto id = path_.rbegin(); id != path_.rend(); ++id) {
-    Record& record = history_[*id];
-    if (record.shadow > 0) recency_.remove(history_, *id);
-    shadow_blocks_ += record.blocks() - record.shadow;
-    record.shadow = record.blocks();
-    recency_.push_back(history_, *id);
-  }
-  while (shadow_blocks_ > capacity_blocks_ && !recency_.empty()) {
-    const RecordId oldest = recency_.front();
-    Record& record = history_[oldest];
-    const auto excess = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(record.shadow, shadow_blocks_ - capacity_blocks_));
-    record.shadow -= excess;
-    shadow_blocks_ -= excess;
-    if (record.shadow == 0) recency_.remove(history_, oldest);
   }
 }
 

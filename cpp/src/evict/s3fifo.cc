@@ -94,10 +94,6 @@ class S3Fifo final : public FactPolicy {
     State& state = state_of(unit);
     state.uses = std::min(state.uses + 1, kMostUses);
   }
-  void forget() override {
-    small_.clear();
-    main_.clear();
-  }
 
   std::optional<Unit> from_small(const MayGo& may_go) {
     for (auto at = small_.begin(); at != small_.end();) {

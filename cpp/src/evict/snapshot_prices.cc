@@ -160,13 +160,4 @@ std::optional<SnapshotId> SnapshotPrices::cheapest(const Policy::MayGo& may_go) 
   return found;
 }
 
-void SnapshotPrices::forget_stored() {
-  for (const MarkId id : by_snapshot_) {
-    if (id != kNoMark) marks_[id].stored = false;
-  }
-  by_snapshot_.clear();
-  filled_.clear();
-  for (Shelf& shelf : shelves_) shelf.clear();
-}
-
 }  // namespace kvcache::evict

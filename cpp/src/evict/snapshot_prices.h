@@ -67,8 +67,6 @@ class SnapshotPrices {
 
   // The cheapest of those that may go.
   std::optional<SnapshotId> cheapest(const Policy::MayGo& may_go) const;
-  // All snapshots are gone at once; the marks stay.
-  void forget_stored();
 
  private:
   using Shelf = std::set<std::pair<double, MarkId>>;

@@ -33,9 +33,6 @@ class UnitTable {
     if (unit.id >= facts.size()) facts.resize(unit.id + std::size_t{1});
     return facts[unit.id];
   }
-  void clear() {
-    for (auto& facts : kinds_) facts.clear();
-  }
 
  private:
   std::vector<UnitFacts> kinds_[2];
@@ -88,11 +85,6 @@ class FactPolicy : public Policy {
   void remove_snapshot(SnapshotId snapshot) override {
     std::erase(marks(facts_[snapshot_unit(snapshot)].run), snapshot);
   }
-  void clear() override {
-    facts_.clear();
-    marks_.clear();
-    forget();
-  }
 
   void use(Unit unit, std::uint64_t clock) override {
     change(unit, [&](UnitFacts& facts) {
@@ -128,7 +120,6 @@ class FactPolicy : public Policy {
   virtual void unplace(Unit unit, UnitFacts& facts) = 0;
   virtual void used(Unit, UnitFacts&) {}     // now, or stored now
   virtual void counted(Unit, UnitFacts&) {}  // uses has grown
-  virtual void forget() = 0;                 // all candidates
 
   // FLOPs that a byte saves when the unit is used: of a run's last block, or of a snapshot.
   double flops_per_byte(Unit unit, const UnitFacts& facts) const {

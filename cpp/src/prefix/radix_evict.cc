@@ -149,7 +149,6 @@ void RadixIndex::clear() {
   drop_all();
   reap(SIZE_MAX);
   window_queue_.clear();
-  policy_->clear();
 }
 
 // ---- Many at once -----------------------------------------------------------------------------
