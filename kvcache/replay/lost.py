@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvcache.stats import Explanation
+    from kvcache.explanation import Explanation
 
 __all__ = ["LostTokens"]
 
