@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.events import *
+    from kvcache.explanation import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.memory import *
@@ -103,6 +104,7 @@ _NAMES = {
         "KVEventBatch",
         "space_digest",
     ],
+    "explanation": ["Explanation"],
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
@@ -140,7 +142,7 @@ _NAMES = {
     "sequence": ["Sequence"],
     "speculate": ["VerifySession"],
     "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
-    "stats": ["CacheStats", "Explanation"],
+    "stats": ["CacheStats"],
     "snapshot": ["SnapshotError", "SnapshotFormat"],
     "storage": ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"],
     "strategy": [

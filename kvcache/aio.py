@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from kvcache.cache import Cache
+    from kvcache.explanation import Explanation
     from kvcache.sequence import Sequence
-    from kvcache.stats import Explanation
 
 __all__ = ["AsyncCache"]
 

@@ -23,6 +23,7 @@ from kvcache._arguments import (
 )
 from kvcache._events import published
 from kvcache.errors import InvalidArgumentError
+from kvcache.explanation import Explanation, Limit, Reason
 from kvcache.hints import RequestHints, as_costs
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.metrics import prometheus_text
@@ -30,7 +31,7 @@ from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
 from kvcache.snapshot import SnapshotFormat
-from kvcache.stats import CacheStats, Explanation, Limit
+from kvcache.stats import CacheStats
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -51,6 +52,14 @@ _LIMITS: dict[_core.HitLimit, Limit] = {
     _core.HitLimit.TOKENS: "tokens",
     _core.HitLimit.SNAPSHOT: "snapshot",
     _core.HitLimit.WINDOW: "window",
+}
+_REASONS: dict[_core.MissReason, Reason] = {
+    _core.MissReason.NONE: "none",
+    _core.MissReason.NEVER_STORED: "never stored",
+    _core.MissReason.EVICTED: "evicted",
+    _core.MissReason.ERASED: "erased",
+    _core.MissReason.WEIGHTS: "other weights",
+    _core.MissReason.THINNED: "thinned",
 }
 
 
@@ -186,7 +195,23 @@ class Cache:
         salt: bytes | str = b"",
         media: Iterable[Media] = (),
     ) -> Explanation:
-        """What `open` would reuse of ``tokens``, and what limits it. Changes nothing."""
+        """What `open` would reuse of ``tokens``, what limits it, and why more is not there.
+
+        Changes nothing. Takes about 0.1 us for each token beyond the hit, most of it outside the
+        cache's lock. What has left is remembered as it goes, within 1/256 of the memory and 1 MiB;
+        storing and finding cost nothing for it.
+
+        Args:
+            tokens: the prompt, as in `open`; there may be none.
+            namespace: as in `open`.
+            adapter: as in `open`.
+            salt: as in `open`.
+            media: as in `open`.
+
+        Raises:
+            InvalidArgumentError: an id that does not fit int32, or media that overlap or do not lie
+                in the tokens.
+        """
         found = self._core.explain(
             as_tokens(tokens),
             *as_space(namespace, adapter, salt, media),
@@ -199,17 +224,24 @@ class Cache:
             nearest_snapshot=found.nearest_snapshot,
             limited_by=_LIMITS[found.limit],
             snapshot_format=None if held is None else SnapshotFormat[held.name],
-            components=self._limiting(_LIMITS[found.limit]),
+            components=self._limiting(_LIMITS[found.limit], found.group),
+            position=found.position,
+            group=found.group,
+            reason=_REASONS[found.reason],
+            once_tokens=found.once_tokens,
+            lost_snapshot=found.lost_snapshot,
         )
 
-    def _limiting(self, limit: Limit) -> tuple[str, ...]:
+    def _limiting(self, limit: Limit, group: int | None) -> tuple[str, ...]:
         """What a model keeps that a limit is about."""
         names: set[str] = set()
         if limit == "snapshot":
             names = {part.name for part in self.plan.fixed}
         elif limit == "window":
-            groups = [group for group in self.plan.groups if group.window]
-            names = {part.component for group in groups for part in group.components}
+            groups = [each for each in self.plan.groups if each.window]
+            if group is not None:
+                groups = [self.plan.groups[group]]
+            names = {part.component for each in groups for part in each.components}
         return tuple(sorted(names))
 
     def save(
@@ -344,7 +376,10 @@ class Cache:
     def stats(self) -> CacheStats:
         """Counters at this moment."""
         core = self._core.stats()
-        return CacheStats(**{name: getattr(core, name) for name in CacheStats.__slots__})
+        counted = {name: getattr(core, name) for name in CacheStats.__slots__}
+        for name in ("group_pages", "window_pages_evicted"):
+            counted[name] = tuple(counted[name])
+        return CacheStats(**counted)
 
     def resize(self, memory: str | int) -> None:
         """Change the budget while sequences are open. ``stats().budget_bytes`` says what it is.

@@ -1,13 +1,15 @@
 """Counters of a cache in the text format that Prometheus scrapes.
 
-Names follow its conventions: a prefix, the unit last, ``_total`` for what only grows.
+Names follow its conventions: a prefix, the unit last, ``_total`` for what only grows; what adds up
+to a whole is one metric with a label.
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/ and /docs/practices/naming/.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcache._arguments import as_text
@@ -18,75 +20,145 @@ if TYPE_CHECKING:
 
 __all__ = ["prometheus_text"]
 
-# Field of CacheStats -> metric, type, help. A test checks that no field is missing.
-_METRICS: dict[str, tuple[str, str, str]] = {
-    "budget_bytes": ("budget_bytes", "gauge", "Bytes that pages, slots and snapshots may take."),
-    "committed_bytes": ("committed_bytes", "gauge", "Bytes taken from the budget."),
-    "peak_bytes": ("committed_peak_bytes", "gauge", "Most bytes ever taken from the budget."),
-    "used_bytes": ("used_bytes", "gauge", "Bytes of live pages, slots and snapshots."),
-    "idle_bytes": ("idle_bytes", "gauge", "Bytes taken from the budget that hold nothing."),
-    "max_bytes": ("budget_max_bytes", "gauge", "Most bytes that the budget can be made."),
-    "epoch": ("weight_epochs_total", "counter", "Times that the weights have changed."),
-    "open_sequences": ("open_sequences", "gauge", "Sequences that are open."),
-    "pages": ("live_pages", "gauge", "Pages in use, of all groups."),
-    "slots": ("live_slots", "gauge", "Slots of fixed-size state in use."),
-    "snapshots": ("live_snapshots", "gauge", "Snapshots in use."),
-    "lossy_snapshots": ("lossy_snapshots", "gauge", "Snapshots in use that are not exact."),
-    "ring_snapshots": ("ring_snapshots", "gauge", "Snapshots in the decode rings of sequences."),
-    "indexed_blocks": ("indexed_blocks", "gauge", "Blocks that the prefix index holds."),
-    "indexed_tokens": ("indexed_tokens", "gauge", "Positions that the prefix index holds."),
-    "indexed_snapshots": ("indexed_snapshots", "gauge", "Snapshots that the index holds."),
-    "evicted_blocks": ("evicted_blocks_total", "counter", "Blocks evicted."),
-    "evicted_snapshots": ("evicted_snapshots_total", "counter", "Snapshots evicted."),
-    "opens": ("opens_total", "counter", "Sequences opened."),
-    "hits": ("hits_total", "counter", "Sequences opened with cached tokens."),
-    "asked_tokens": ("asked_tokens_total", "counter", "Prompt tokens of opened sequences."),
-    "cached_tokens": ("cached_tokens_total", "counter", "Prompt tokens that were cached."),
-    "hit_blocks": (
-        "hit_blocks_total",
-        "counter",
-        "Blocks found (price_list alone counts).",
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """One metric and the fields of `CacheStats` that it shows.
+
+    ``fields``: one field; or a field by value of the label; a field of one number for each group
+    has the label ``group``.
+    """
+
+    name: str
+    summary: str
+    fields: str | Mapping[str, str]
+    label: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    def names(self) -> list[str]:
+        return [self.fields] if isinstance(self.fields, str) else list(self.fields.values())
+
+    def samples(self, stats: CacheStats) -> Iterator[tuple[str, int]]:
+        """Text of the own label, and value."""
+        if not isinstance(self.fields, str):
+            for value, field in self.fields.items():
+                yield f'{self.label}="{value}"', getattr(stats, field)
+        elif self.label:
+            for group, number in enumerate(getattr(stats, self.fields)):
+                yield f'{self.label}="{group}"', number
+        else:
+            yield "", getattr(stats, self.fields)
+
+
+# A test checks that every field is shown, once or as part of one that adds up to it.
+_METRICS = (
+    _Metric("budget_bytes", "Bytes that pages, slots and snapshots may take.", "budget_bytes"),
+    _Metric("committed_bytes", "Bytes taken from the budget.", "committed_bytes"),
+    _Metric("committed_peak_bytes", "Most bytes ever taken from the budget.", "peak_bytes"),
+    _Metric("used_bytes", "Bytes of live pages, slots and snapshots.", "used_bytes"),
+    _Metric("idle_bytes", "Bytes taken from the budget that hold nothing.", "idle_bytes"),
+    _Metric("budget_max_bytes", "Most bytes that the budget can be made.", "max_bytes"),
+    _Metric("weight_epochs_total", "Times that the weights have changed.", "epoch"),
+    _Metric("open_sequences", "Sequences that are open.", "open_sequences"),
+    _Metric("live_pages", "Pages in use, by group.", "group_pages", "group"),
+    _Metric("live_slots", "Slots of fixed-size state in use.", "slots"),
+    _Metric("live_snapshots", "Snapshots in use.", "snapshots"),
+    _Metric("lossy_snapshots", "Snapshots in use that are not exact.", "lossy_snapshots"),
+    _Metric("ring_snapshots", "Snapshots in the decode rings of sequences.", "ring_snapshots"),
+    _Metric("indexed_blocks", "Blocks that the prefix index holds.", "indexed_blocks"),
+    _Metric("indexed_tokens", "Positions that the prefix index holds.", "indexed_tokens"),
+    _Metric("indexed_snapshots", "Snapshots that the index holds.", "indexed_snapshots"),
+    _Metric(
+        "removed_blocks_total",
+        "Blocks that left the index, by reason.",
+        {"evicted": "evicted_blocks", "erased": "erased_blocks", "dropped": "dropped_blocks"},
+        "reason",
     ),
-    "lru_hit_blocks": (
-        "lru_hit_blocks_total",
-        "counter",
-        "Blocks LRU would have found.",
+    _Metric(
+        "removed_snapshots_total",
+        "Snapshots that left the index, by reason.",
+        {
+            "evicted": "evicted_snapshots",
+            "thinned": "thinned_snapshots",
+            "erased": "erased_snapshots",
+            "dropped": "dropped_snapshots",
+        },
+        "reason",
     ),
-}
+    _Metric(
+        "window_pages_evicted_total",
+        "Pages of sliding groups given up inside prefixes that stay, by group.",
+        "window_pages_evicted",
+        "group",
+    ),
+    _Metric(
+        "opens_total",
+        "Sequences opened, by what limited the hit.",
+        {
+            "last token": "limited_by_none",
+            "tokens": "limited_by_tokens",
+            "snapshot": "limited_by_snapshot",
+            "window": "limited_by_window",
+        },
+        "limit",
+    ),
+    _Metric("hits_total", "Sequences opened with cached tokens.", "hits"),
+    _Metric("asked_tokens_total", "Prompt tokens of opened sequences.", "asked_tokens"),
+    _Metric("cached_tokens_total", "Prompt tokens that were cached.", "cached_tokens"),
+    _Metric(
+        "missed_tokens_total",
+        "Prompt tokens not cached, but for last ones, by what was missing.",
+        {
+            "tokens": "unknown_tokens",
+            "snapshot": "lost_snapshot_tokens",
+            "window": "lost_window_tokens",
+        },
+        "limit",
+    ),
+    _Metric("waiting_events", "Blocks and snapshots in events not taken.", "waiting_events"),
+    _Metric("event_losses_total", "Times that events were lost.", "event_losses"),
+    _Metric("hit_blocks_total", "Blocks found (price_list alone counts).", "hit_blocks"),
+    _Metric("lru_hit_blocks_total", "Blocks LRU would have found.", "lru_hit_blocks"),
+)
+_OWN_LABELS = {metric.label for metric in _METRICS} - {""}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-def _label_text(labels: Mapping[str, str]) -> str:
+def _label_texts(labels: Mapping[str, str]) -> list[str]:
     if not isinstance(labels, Mapping):
         raise InvalidArgumentError(f"labels: expected names and values, got {labels!r}")
     pairs = []
     for name, value in labels.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise InvalidArgumentError(f"labels: {name!r} is no name of a Prometheus label")
+        if name in _OWN_LABELS:
+            raise InvalidArgumentError(f"labels: {name!r} is a label of the metrics themselves")
         as_text(value, f"labels[{name!r}]")
         escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
         pairs.append(f'{name}="{escaped}"')
-    return "{" + ",".join(pairs) + "}" if pairs else ""
+    return pairs
 
 
 def prometheus_text(stats: CacheStats, labels: Mapping[str, str] | None = None) -> str:
-    """Every counter of ``stats`` as one sample, each after its help and type.
+    """Every counter of ``stats``, each metric after its help and type.
 
     Args:
         stats: from `Cache.stats`.
         labels: names and values that every sample carries, such as the model's name.
 
     Raises:
-        InvalidArgumentError: a label's name or value that Prometheus would refuse.
+        InvalidArgumentError: a label's name or value that Prometheus would refuse, or a name that
+            the metrics use themselves: ``group``, ``limit``, ``reason``.
     """
-    text = _label_text({} if labels is None else labels)
+    shared = _label_texts({} if labels is None else labels)
     lines = []
-    for field in type(stats).__slots__:
-        name, kind, summary = _METRICS[field]
-        metric = f"kvcache_{name}"
-        lines += [
-            f"# HELP {metric} {summary}",
-            f"# TYPE {metric} {kind}",
-            f"{metric}{text} {getattr(stats, field)}",
-        ]
+    for metric in _METRICS:
+        name = f"kvcache_{metric.name}"
+        lines += [f"# HELP {name} {metric.summary}", f"# TYPE {name} {metric.kind}"]
+        for own, value in metric.samples(stats):
+            pairs = ",".join([*shared, own] if own else shared)
+            lines.append(f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}")
     return "\n".join(lines) + "\n"

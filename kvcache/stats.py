@@ -1,46 +1,102 @@
-"""What a cache counts, and why a prompt would hit as far as it does."""
+"""What a cache counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from kvcache.snapshot import SnapshotFormat
-
-__all__ = ["CacheStats", "Explanation"]
-
-Limit = Literal["last token", "tokens", "snapshot", "window"]
+__all__ = ["CacheStats"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """Counters of a cache. Bytes are the arena's ledger, not the process's memory."""
+    """Counters of a cache. Bytes are the arena's ledger, not the process's memory.
+
+    Those of what happened count from the cache's creation on and never go back.
+
+    Attributes:
+        budget_bytes: that pages, slots and snapshots may take.
+        committed_bytes: spans taken from the budget.
+        peak_bytes: most spans ever taken.
+        used_bytes: exact bytes of live pages, slots and snapshots.
+        idle_bytes: committed, holding nothing: pages, slots and snapshots may all take them.
+        max_bytes: most that `Cache.resize` can make of the budget.
+        epoch: times that the weights have changed.
+        open_sequences: that hold state now.
+        pages: live, of all groups.
+        group_pages: live, of each group.
+        slots: live, one for each open sequence of a model with fixed-size state.
+        snapshots: live, of sequences, of verify sessions and of the index.
+        lossy_snapshots: those of them that are not exact.
+        ring_snapshots: live, in the decode rings of sequences.
+        indexed_blocks: of stored prefixes; a block that two of them begin inside counts twice.
+        indexed_tokens: of stored prefixes.
+        indexed_snapshots: of stored prefixes.
+        evicted_blocks: that the policy gave up for memory.
+        evicted_snapshots: that the policy gave up, or that went with their blocks.
+        thinned_snapshots: that gave way to others, more than ``snapshots_per_path``.
+        erased_blocks: that `Cache.erase` dropped.
+        erased_snapshots: that `Cache.erase` dropped.
+        dropped_blocks: that `Cache.clear` and `Cache.bump_epoch` dropped.
+        dropped_snapshots: that `Cache.clear` and `Cache.bump_epoch` dropped.
+        window_pages_evicted: of each group, pages given up inside a prefix that stays, because no
+            window of a position to resume at needs them, or for want of memory.
+        opens: sequences opened.
+        hits: opens with cached tokens.
+        asked_tokens: of prompts that were opened.
+        cached_tokens: of those, that needed no recomputation.
+        limited_by_none: opens of which only the last token had to run.
+        limited_by_tokens: opens whose hit ended where no stored prefix went on.
+        limited_by_snapshot: opens whose hit ended for want of a snapshot.
+        limited_by_window: opens whose hit ended for want of a window.
+        unknown_tokens: asked, that no stored prefix had.
+        lost_snapshot_tokens: known, but computed again for want of a snapshot.
+        lost_window_tokens: known, but computed again for want of a window.
+        waiting_events: blocks and snapshots in events that `Cache.take_events` has not given yet.
+        event_losses: times that more of them happened than ``event_capacity`` lets wait.
+        hit_blocks: found at open, by a policy that keeps count.
+        lru_hit_blocks: that LRU would have found with as many blocks.
+    """
 
     budget_bytes: int
-    committed_bytes: int  #: spans taken from the budget
-    peak_bytes: int  #: most spans ever taken
-    used_bytes: int  #: exact bytes of live pages, slots and snapshots
-    idle_bytes: int  #: committed, holding nothing: pages, slots and snapshots may all take them
-    max_bytes: int  #: most that `Cache.resize` can make of the budget
-    epoch: int  #: times that the weights have changed
+    committed_bytes: int
+    peak_bytes: int
+    used_bytes: int
+    idle_bytes: int
+    max_bytes: int
+    epoch: int
     open_sequences: int
-    pages: int  #: live, of all groups
+    pages: int
+    group_pages: tuple[int, ...]
     slots: int
-    snapshots: int  #: live, of sequences, of verify sessions and of the index
-    lossy_snapshots: int  #: those of them that are not exact
-    ring_snapshots: int  #: live, in the decode rings of sequences
+    snapshots: int
+    lossy_snapshots: int
+    ring_snapshots: int
     indexed_blocks: int
     indexed_tokens: int
     indexed_snapshots: int
     evicted_blocks: int
     evicted_snapshots: int
+    thinned_snapshots: int
+    erased_blocks: int
+    erased_snapshots: int
+    dropped_blocks: int
+    dropped_snapshots: int
+    window_pages_evicted: tuple[int, ...]
     opens: int
-    hits: int  #: opens with cached tokens
+    hits: int
     asked_tokens: int
     cached_tokens: int
-    hit_blocks: int  #: found at open, by a policy that keeps count
-    lru_hit_blocks: int  #: that LRU would have found with as many blocks
+    limited_by_none: int
+    limited_by_tokens: int
+    limited_by_snapshot: int
+    limited_by_window: int
+    unknown_tokens: int
+    lost_snapshot_tokens: int
+    lost_window_tokens: int
+    waiting_events: int
+    event_losses: int
+    hit_blocks: int
+    lru_hit_blocks: int
 
     @property
     def fragmentation(self) -> float:
@@ -51,39 +107,3 @@ class CacheStats:
         """
         held = self.committed_bytes - self.idle_bytes
         return (held - self.used_bytes) / held if held else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Why a prompt would hit as far as it does."""
-
-    tokens: int  #: asked
-    matched_tokens: int  #: longest prefix whose tokens are known
-    cached_tokens: int  #: what a hit would cover
-    nearest_snapshot: int  #: deepest resident snapshot at or below ``matched_tokens``
-    limited_by: Limit
-    snapshot_format: SnapshotFormat | None = None  #: of the snapshot that a hit would restore
-    components: tuple[str, ...] = ()  #: what the limit is about, such as ``state.recurrent``
-
-    @property
-    def lost_tokens(self) -> int:
-        """Known positions that must be computed again."""
-        return self.matched_tokens - self.cached_tokens
-
-    def __str__(self) -> str:
-        named = f" ({', '.join(self.components)})" if self.components else ""
-        reason = {
-            "last token": "only the last token must run",
-            "tokens": "no stored prefix continues with these tokens",
-            "snapshot": (
-                f"the fixed-size state{named} has no snapshot further on "
-                f"(nearest at {self.nearest_snapshot}); mark() where prompts branch"
-            ),
-            "window": (
-                f"a sliding group{named} has lost its window there; snapshot() at a mark() keeps it"
-            ),
-        }[self.limited_by]
-        return (
-            f"{self.cached_tokens} of {self.tokens} tokens reusable, {self.matched_tokens} known, "
-            f"{self.lost_tokens} lost: {reason}"
-        )

@@ -1,4 +1,3 @@
-#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -16,8 +15,6 @@ using kvcache::Cache;
 using kvcache::CacheOptions;
 using kvcache::CacheStats;
 using kvcache::EraseFilter;
-using kvcache::Explanation;
-using kvcache::HitLimit;
 using kvcache::PrefixSpace;
 using kvcache::StatePlan;
 using kvcache::bindings::Media;
@@ -28,20 +25,7 @@ using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
 
-void bind_values(py::module_& m) {
-  py::native_enum<HitLimit>(m, "HitLimit", "enum.IntEnum")
-      .value("NONE", HitLimit::kNone)
-      .value("TOKENS", HitLimit::kTokens)
-      .value("SNAPSHOT", HitLimit::kSnapshot)
-      .value("WINDOW", HitLimit::kWindow)
-      .finalize();
-  py::class_<Explanation>(m, "Explanation")
-      .def_readonly("tokens", &Explanation::tokens)
-      .def_readonly("matched_tokens", &Explanation::matched_tokens)
-      .def_readonly("cached_tokens", &Explanation::cached_tokens)
-      .def_readonly("nearest_snapshot", &Explanation::nearest_snapshot)
-      .def_readonly("limit", &Explanation::limit)
-      .def_readonly("snapshot_format", &Explanation::snapshot_format);
+void bind_stats(py::module_& m) {
   py::class_<CacheStats>(m, "CacheStats")
       .def_readonly("budget_bytes", &CacheStats::budget_bytes)
       .def_readonly("committed_bytes", &CacheStats::committed_bytes)
@@ -66,7 +50,23 @@ void bind_values(py::module_& m) {
       .def_readonly("asked_tokens", &CacheStats::asked_tokens)
       .def_readonly("cached_tokens", &CacheStats::cached_tokens)
       .def_readonly("hit_blocks", &CacheStats::hit_blocks)
-      .def_readonly("lru_hit_blocks", &CacheStats::lru_hit_blocks);
+      .def_readonly("lru_hit_blocks", &CacheStats::lru_hit_blocks)
+      .def_readonly("thinned_snapshots", &CacheStats::thinned_snapshots)
+      .def_readonly("erased_blocks", &CacheStats::erased_blocks)
+      .def_readonly("erased_snapshots", &CacheStats::erased_snapshots)
+      .def_readonly("dropped_blocks", &CacheStats::dropped_blocks)
+      .def_readonly("dropped_snapshots", &CacheStats::dropped_snapshots)
+      .def_readonly("limited_by_none", &CacheStats::limited_by_none)
+      .def_readonly("limited_by_tokens", &CacheStats::limited_by_tokens)
+      .def_readonly("limited_by_snapshot", &CacheStats::limited_by_snapshot)
+      .def_readonly("limited_by_window", &CacheStats::limited_by_window)
+      .def_readonly("unknown_tokens", &CacheStats::unknown_tokens)
+      .def_readonly("lost_snapshot_tokens", &CacheStats::lost_snapshot_tokens)
+      .def_readonly("lost_window_tokens", &CacheStats::lost_window_tokens)
+      .def_readonly("waiting_events", &CacheStats::waiting_events)
+      .def_readonly("event_losses", &CacheStats::event_losses)
+      .def_readonly("group_pages", &CacheStats::group_pages)
+      .def_readonly("window_pages_evicted", &CacheStats::window_pages_evicted);
 }
 
 std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& policy, bool backing,
@@ -122,7 +122,7 @@ void bind_dropping(CacheClass& cache) {
 }  // namespace
 
 void bind_cache(py::module_& m) {
-  bind_values(m);
+  bind_stats(m);
   m.def("policy_names", &kvcache::policy_names);
   CacheClass cache(m, "Cache");
   bind_dropping(cache);

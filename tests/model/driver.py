@@ -533,6 +533,8 @@ class Driver:
         if not self.exact:
             return
         assert (said.matched_tokens, said.cached_tokens) == (matched, cached)
+        assert said.once_tokens == matched
+        assert said.reason == ("none" if said.limited_by == "last token" else "never stored")
         if self.reference.fixed:
             assert said.nearest_snapshot == self.reference.nearest_snapshot(adapter, tokens)
         if cached == min(matched, len(tokens) - 1):

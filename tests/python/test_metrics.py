@@ -1,55 +1,153 @@
-"""The text that Prometheus scrapes."""
+"""The text that Prometheus scrapes, read by a parser as strict as the format's description."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from typing import Any
 
 import pytest
 from model.driver import SHAPES
 
-from kvcache import Cache, CacheStats, InvalidArgumentError, StatePlan
+from kvcache import Cache, CacheStats, InvalidArgumentError, StatePlan, prometheus_text
 from kvcache.metrics import _METRICS
 
-SAMPLE = re.compile(r'([a-z_]+)(\{[a-z_]+="(?:[^"\\]|\\.)*"(?:,[a-z_]+="[^"]*")*\})? (\d+)')
+#: Shown as the sum of others.
+SUMS = {
+    "pages": "live_pages",
+    "opens": "opens_total",
+}
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_PAIR = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,(?!$)|$)')
+Samples = dict[tuple[tuple[str, str], ...], int]
 
 
-def make_cache() -> Cache:
-    return Cache(StatePlan(SHAPES["hybrid"], memory="1MiB", block_tokens=4), backing=False)
+def parse(text: str) -> dict[str, tuple[str, str, Samples]]:
+    """Metric -> type, help, samples by labels. Anything out of order is an error."""
+    assert text.endswith("\n")
+    metrics: dict[str, tuple[str, str, Samples]] = {}
+    helped = name = ""
+    for line in text[:-1].split("\n"):
+        if found := re.fullmatch(rf"# HELP ({_NAME}) (\S.*)", line):
+            helped, summary = found[1], found[2]
+            assert helped not in metrics
+            assert "\\" not in summary
+        elif found := re.fullmatch(rf"# TYPE ({_NAME}) (counter|gauge)", line):
+            name = found[1]
+            assert name == helped
+            metrics[name] = (found[2], summary, {})
+        else:
+            found = re.fullmatch(rf"({_NAME})(?:\{{(.+)\}})? (0|[1-9][0-9]*)", line)
+            assert found is not None, line
+            assert found[1] == name, line
+            pairs, rest = [], found[2] or ""
+            while rest:
+                pair = _PAIR.match(rest)
+                assert pair is not None, line
+                unescaped = re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), pair[2])
+                pairs.append((pair[1], unescaped))
+                rest = rest[pair.end() :]
+            assert len({label for label, _ in pairs}) == len(pairs)
+            samples = metrics[name][2]
+            assert tuple(pairs) not in samples, line
+            samples[tuple(pairs)] = int(found[3])
+    return metrics
 
 
-def test_every_counter_is_one_sample_after_its_help_and_type() -> None:
-    cache = make_cache()
-    with cache.open([1, 2, 3]) as sequence:
-        sequence.advance(3)
-        sequence.publish()
-    lines = cache.prometheus().splitlines()
-    stats = cache.stats()
-    assert len(lines) == 3 * len(CacheStats.__slots__)
-    for field, *block in zip(
-        CacheStats.__slots__, lines[::3], lines[1::3], lines[2::3], strict=True
-    ):
-        help_line, type_line, sample = block
-        found = SAMPLE.fullmatch(sample)
-        assert found is not None
-        assert help_line.startswith(f"# HELP {found[1]} ")
-        kind = "counter" if found[1].endswith("_total") else "gauge"
-        assert type_line == f"# TYPE {found[1]} {kind}"
-        assert int(found[3]) == getattr(stats, field)
+def make_cache(shape: str = "hybrid") -> Cache:
+    plan = StatePlan(SHAPES[shape], memory="1MiB", block_tokens=4)
+    return Cache(plan, backing=False, event_capacity=100)
 
 
-def test_names_are_apart_and_bytes_are_the_last_word() -> None:
-    names = [name for name, _, _ in _METRICS.values()]
-    assert len(set(names)) == len(names)
-    assert all(name.endswith("bytes") for name in names if "bytes" in name)
+def busy_cache() -> Cache:
+    cache = make_cache("everything")
+    for tokens in ([1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 9]):
+        with cache.open(tokens) as sequence:
+            sequence.advance(len(tokens) - sequence.length)
+            sequence.publish()
+    cache.erase(adapter="")
+    cache.bump_epoch()
+    return cache
 
 
-def test_labels_are_escaped() -> None:
-    text = make_cache().prometheus({"model": 'a"b\\c\nd', "rank": "0"})
-    assert 'kvcache_opens_total{model="a\\"b\\\\c\\nd",rank="0"} 0' in text.splitlines()
+def numbered_stats() -> CacheStats:
+    """Every number another one."""
+    fields = dataclasses.fields(CacheStats)
+    values = {
+        field.name: (1000 + i, 2000 + i) if "tuple" in str(field.type) else i
+        for i, field in enumerate(fields)
+    }
+    return CacheStats(**values)
 
 
-@pytest.mark.parametrize("labels", [{"": "x"}, {"a-b": "x"}, {"__x": "x"}, {"a": 1}, {1: "x"}])
+def test_every_counter_is_shown_once_with_its_value() -> None:
+    stats = numbered_stats()
+    metrics = parse(prometheus_text(stats))
+    shown = sorted(value for _, _, samples in metrics.values() for value in samples.values())
+    numbers: list[int] = []
+    for field in dataclasses.fields(CacheStats):
+        if field.name not in SUMS:
+            value = getattr(stats, field.name)
+            numbers += value if isinstance(value, tuple) else [value]
+    assert shown == sorted(numbers)
+
+
+def test_what_is_shown_as_a_sum_adds_up() -> None:
+    cache = busy_cache()
+    stats, metrics = cache.stats(), parse(cache.prometheus())
+    for field, name in SUMS.items():
+        assert sum(metrics[f"kvcache_{name}"][2].values()) == getattr(stats, field)
+    assert stats.opens == 3
+
+
+def test_counters_and_gauges_are_what_their_names_say() -> None:
+    metrics = parse(busy_cache().prometheus())
+    assert len(metrics) == len(_METRICS)
+    for name, (kind, summary, samples) in metrics.items():
+        assert name.startswith("kvcache_")
+        assert kind == ("counter" if name.endswith("_total") else "gauge")
+        assert summary.endswith(".")
+        assert samples
+        assert "bytes" not in name or name.endswith("bytes")
+
+
+def test_reasons_limits_and_groups_are_labels() -> None:
+    metrics = parse(busy_cache().prometheus())
+    removed = metrics["kvcache_removed_blocks_total"][2]
+    assert {labels[0] for labels in removed} == {
+        ("reason", "evicted"),
+        ("reason", "erased"),
+        ("reason", "dropped"),
+    }
+    assert removed[(("reason", "erased"),)] > 0
+    limits = [labels[0][1] for labels in metrics["kvcache_opens_total"][2]]
+    assert limits == ["last token", "tokens", "snapshot", "window"]
+    assert list(metrics["kvcache_live_pages"][2]) == [(("group", "0"),), (("group", "1"),)]
+
+
+def test_labels_are_escaped_and_come_before_those_of_the_metric() -> None:
+    odd = 'a"b\\c\nd'
+    metrics = parse(make_cache().prometheus({"model": odd, "rank": "0"}))
+    assert metrics["kvcache_hits_total"][2] == {(("model", odd), ("rank", "0")): 0}
+    assert (("model", odd), ("rank", "0"), ("group", "0")) in metrics["kvcache_live_pages"][2]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"": "x"}, {"a-b": "x"}, {"__x": "x"}, {"a": 1}, {1: "x"}, {"group": "x"}, {"reason": "x"}],
+)
 def test_a_label_that_prometheus_refuses_is_refused(labels: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="labels"):
         make_cache().prometheus(labels)
+
+
+@pytest.mark.parametrize("text", ["a 1", "# HELP a b\n# TYPE a gauge\na{x=1} 1\n"])
+def test_the_parser_refuses_what_is_no_such_text(text: str) -> None:
+    with pytest.raises(AssertionError):
+        parse(text)
+
+
+def test_every_attribute_is_documented() -> None:
+    documented = re.findall(r"^    (\w+): ", inspect.getdoc(CacheStats) or "", re.MULTILINE)
+    assert documented == [field.name for field in dataclasses.fields(CacheStats)]

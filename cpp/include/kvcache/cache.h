@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "kvcache/events.h"
+#include "kvcache/explanation.h"
 #include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
 #include "kvcache/placement.h"
@@ -67,18 +68,6 @@ struct SaveOptions {
   bool replace = false;  // a prompt cache that is there already
 };
 
-// What limited a hit, in the words of explain().
-enum class HitLimit : std::uint8_t { kNone = 0, kTokens = 1, kSnapshot = 2, kWindow = 3 };
-
-struct Explanation {
-  std::uint64_t tokens = 0;            // asked
-  std::uint64_t matched_tokens = 0;    // longest prefix whose tokens are known
-  std::uint64_t cached_tokens = 0;     // what a hit would cover
-  std::uint64_t nearest_snapshot = 0;  // deepest resident snapshot at or below matched_tokens
-  HitLimit limit = HitLimit::kTokens;
-  std::optional<SnapshotFormat> snapshot_format;  // of the one a hit would restore
-};
-
 struct CacheStats {
   std::uint64_t budget_bytes = 0;
   std::uint64_t committed_bytes = 0;  // spans taken from the budget
@@ -96,12 +85,31 @@ struct CacheStats {
   std::uint64_t indexed_blocks = 0;
   std::uint64_t indexed_tokens = 0;
   std::uint64_t indexed_snapshots = 0;
+  std::vector<std::uint64_t> group_pages;  // live, by group
+  // What has left the index: by the policy, for other snapshots of the path, by erase(), by clear()
+  // and bump_epoch(); and pages of windows that give way inside a run.
   std::uint64_t evicted_blocks = 0;
   std::uint64_t evicted_snapshots = 0;
+  std::uint64_t thinned_snapshots = 0;
+  std::uint64_t erased_blocks = 0;
+  std::uint64_t erased_snapshots = 0;
+  std::uint64_t dropped_blocks = 0;
+  std::uint64_t dropped_snapshots = 0;
+  std::vector<std::uint64_t> window_pages_evicted;  // by group
   std::uint64_t opens = 0;
   std::uint64_t hits = 0;  // opens with cached tokens
   std::uint64_t asked_tokens = 0;
   std::uint64_t cached_tokens = 0;
+  // Opens by what limited their hit, see HitLimit; `none`: only the last token had to run.
+  std::uint64_t limited_by_none = 0;
+  std::uint64_t limited_by_tokens = 0;
+  std::uint64_t limited_by_snapshot = 0;
+  std::uint64_t limited_by_window = 0;
+  std::uint64_t unknown_tokens = 0;        // asked, of no stored prefix
+  std::uint64_t lost_snapshot_tokens = 0;  // known, but no snapshot was there
+  std::uint64_t lost_window_tokens = 0;    // known, but a window was not
+  std::uint64_t waiting_events = 0;        // names in events that were not taken
+  std::uint64_t event_losses = 0;          // times that more happened than may wait
   // Blocks found at open(), and what LRU would have found with as many blocks; of a policy that
   // keeps count.
   std::uint64_t hit_blocks = 0;
@@ -126,7 +134,10 @@ class Cache {
   // expected reuse outside 0..1. kOutOfCapacity: no slot, or sequences are at their limit.
   Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space,
                         const OpenOptions& options = {});
-  // kInvalidArgument: media as in open().
+  // What open() would reuse, what limits it, and why what is missing is not there, as far as that
+  // is remembered. Whole blocks, snapshots and windows that leave are: the latest of them, in
+  // memory of at most 1/256 of the plan's and 1 MiB. Changes nothing. kInvalidArgument: media as in
+  // open().
   Result<Explanation> explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
   CacheStats stats() const;
 

@@ -225,6 +225,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     core.counters.hits += match.usable > 0;
     core.counters.asked_tokens += tokens.size();
     core.counters.cached_tokens += match.usable;
+    core.count_limit(match, tokens.size());
   }
   std::byte* slot = state.slot_bytes();
   if (slot != nullptr && snapshot.item != kNoItem) {
@@ -240,25 +241,6 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   return Sequence(std::move(sequence));
 }
 
-Result<Explanation> Cache::explain(std::span<const std::int32_t> tokens,
-                                   const PrefixSpace& space) const {
-  if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
-  if (Status status = check_process(); !status) return status;
-  Explanation explanation;
-  explanation.tokens = tokens.size();
-  if (tokens.empty()) return explanation;
-  const std::lock_guard lock(core_->mutex);
-  const std::string key = space_key(space);
-  const SpaceRef where(key, space.media, SpaceRef::kAnyEpoch);
-  const prefix::Match match = core_->index.match(where, tokens, false);
-  explanation.matched_tokens = match.matched;
-  explanation.cached_tokens = match.usable;
-  explanation.nearest_snapshot = match.nearest_snapshot;
-  explanation.limit = match.limit;
-  if (match.snapshot.item != kNoItem) explanation.snapshot_format = match.snapshot.format;
-  return explanation;
-}
-
 CacheStats Cache::stats() const {
   if (!check_process()) return {};
   const std::lock_guard lock(core_->mutex);
@@ -270,7 +252,10 @@ CacheStats Cache::stats() const {
   stats.used_bytes = core_->arena->used_bytes();
   stats.idle_bytes = core_->arena->idle_bytes();
   stats.max_bytes = core_->arena->max_bytes();
-  for (const arena::Pool* pool : core_->pools.pages) stats.pages += pool->live_items();
+  for (const arena::Pool* pool : core_->pools.pages) {
+    stats.group_pages.push_back(pool->live_items());
+    stats.pages += pool->live_items();
+  }
   if (core_->pools.slots != nullptr) {
     stats.slots = core_->pools.slots->live_items();
     for (const arena::Pool* pool : core_->pools.by_format) stats.snapshots += pool->live_items();
@@ -283,6 +268,7 @@ CacheStats Cache::stats() const {
   stats.indexed_snapshots = counts.snapshots;
   stats.evicted_blocks = counts.evicted_blocks;
   stats.evicted_snapshots = counts.evicted_snapshots;
+  add_removals(core_->index, stats);
   const evict::Meter meter = core_->index.meter();
   stats.hit_blocks = meter.hit_blocks;
   stats.lru_hit_blocks = meter.lru_hit_blocks;

@@ -59,6 +59,9 @@ class CacheCore final : public arena::ItemSource {
   // Milliseconds of a steady clock, unless the caller has one.
   static std::uint64_t now_ms(std::optional<std::uint64_t> callers);
 
+  // Locked. Counts what limited the hit of a request.
+  void count_limit(const prefix::Match& match, std::uint64_t asked);
+
   // Locked. Without backing, evicts what is stored beyond `capacity_blocks`.
   void trim_ledger();
 
@@ -127,6 +130,9 @@ struct SequenceCore {
  private:
   explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
 };
+
+// Locked. What has left an index, and the events that tell it, into the counters.
+void add_removals(const prefix::RadixIndex& index, CacheStats& stats);
 
 // What events call a path and its snapshots, hashed into `chain`; empty where none are recorded.
 prefix::PathNames path_names(const CacheCore& cache, prefix::BlockChain& chain,

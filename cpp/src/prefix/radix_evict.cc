@@ -48,13 +48,14 @@ void RadixIndex::evict_unit(evict::Unit unit) {
   if (unit.kind == evict::UnitKind::kRun) {
     evict_tail(unit.id);
   } else {
-    remove_snapshot(unit.id, true);
+    remove_snapshot(unit.id);
   }
 }
 
-void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
+void RadixIndex::remove_snapshot(std::uint32_t index) {
   Snapshot& snapshot = snapshots_[index];
   const bool has_item = snapshot.item != kNoItem;
+  if (has_item) remember(snapshot.node, snapshot.position, GhostKind::kSnapshot);
   std::erase(nodes_[snapshot.node].snapshots, index);
   if (has_windows_) queue_windows(snapshot.node);
   if (has_item) {
@@ -63,7 +64,11 @@ void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
     policy_->remove_snapshot(index);
     pools_.of(snapshot.format).release_indexed(snapshot.item);
     --counts_.snapshots;
-    if (evicted) ++counts_.evicted_snapshots;
+    if (!reaping_) {
+      removals_.thinned_snapshots += leaving_ == MissReason::kThinned;
+      removals_.erased_snapshots += leaving_ == MissReason::kErased;
+      counts_.evicted_snapshots += leaving_ == MissReason::kEvicted;
+    }
   }
   snapshot = Snapshot();
   free_snapshots_.push_back(index);
@@ -73,6 +78,7 @@ void RadixIndex::remove_snapshot(std::uint32_t index, bool evicted) {
 // children becomes a candidate in its place.
 void RadixIndex::evict_tail(NodeId id) {
   const std::uint64_t start = nodes_[id].start;
+  remember(id, nodes_[id].end(), GhostKind::kRun);
   drop_last_block(id);
   ++counts_.evicted_blocks;
   const bool gone = nodes_[id].tokens.empty();
@@ -87,7 +93,7 @@ void RadixIndex::drop_last_block(NodeId id) {
   const std::uint64_t new_end = std::max<std::uint64_t>(node.start, last * plan_.block_tokens());
   // State past the remaining positions can never be used again.
   while (!node.snapshots.empty() && snapshots_[node.snapshots.back()].position > new_end) {
-    remove_snapshot(node.snapshots.back(), true);
+    remove_snapshot(node.snapshots.back());
   }
   for (std::size_t group = 0; group < node.pages.size(); ++group) {
     const ItemId page = node.pages[group].back();
@@ -103,6 +109,7 @@ void RadixIndex::drop_last_block(NodeId id) {
   // The edge is keyed by the first token, which is needed once more when the run is gone.
   if (new_end == node.start) erase_edge(id);
   node.tokens.resize(new_end - node.start);
+  cut_keys(id);
 }
 
 void RadixIndex::set_candidate(NodeId id, bool candidate) {
@@ -161,7 +168,10 @@ void RadixIndex::bump_epoch() {
 // From here on nothing is found; what it holds is given back bit by bit.
 void RadixIndex::drop_all() {
   if (events_) tell_cleared();
+  ++generation_;
   if (roots_.empty()) return;
+  removals_.dropped_blocks += counts_.blocks;
+  removals_.dropped_snapshots += counts_.snapshots;
   stale_roots_.push_back(std::exchange(roots_, {}));
   stale_.nodes += std::exchange(counts_.nodes, 0);
   stale_.blocks += std::exchange(counts_.blocks, 0);
@@ -203,14 +213,19 @@ std::size_t RadixIndex::reap_one() {
 // Drops a subtree now. What is stale has gone before.
 void RadixIndex::erase_subtree(NodeId top) {
   reap(SIZE_MAX);
+  const std::uint64_t before = counts_.blocks;
+  leaving_ = MissReason::kErased;
   doomed_.push_back(top);
   while (!doomed_.empty()) reap_one();
+  leaving_ = MissReason::kEvicted;
+  removals_.erased_blocks += before - counts_.blocks;
 }
 
 // Takes a whole leaf, or a root without children, from the tree. Its parent is the caller's affair.
 void RadixIndex::remove_leaf(NodeId id) {
   Node& node = nodes_[id];
-  while (!node.snapshots.empty()) remove_snapshot(node.snapshots.back(), false);
+  if (!node.is_root() && !reaping_) remember_run(id);
+  while (!node.snapshots.empty()) remove_snapshot(node.snapshots.back());
   if (events_) tell_run_removed(id);
   for (std::size_t group = 0; group < node.pages.size(); ++group) {
     for (const ItemId page : node.pages[group]) {

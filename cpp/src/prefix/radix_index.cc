@@ -17,7 +17,10 @@ RadixIndex::RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evi
       policy_(std::move(policy)),
       snapshots_per_path_(snapshots_per_path),
       has_windows_(std::any_of(plan.groups().begin(), plan.groups().end(),
-                               [](const Group& group) { return !is_whole(group); })) {}
+                               [](const Group& group) { return !is_whole(group); })),
+      ghosts_(std::min<std::uint64_t>(plan.options().memory_bytes / 256, 1 << 20)) {
+  removals_.window_pages.resize(plan.groups().size());
+}
 
 std::uint64_t RadixIndex::blocks_to(std::uint64_t end) const {
   return ceil_div(end, plan_.block_tokens());
@@ -106,7 +109,9 @@ void RadixIndex::thin_path(const std::vector<NodeId>& path) {
       least = {kind, cost};
       worst = i;
     }
-    remove_snapshot(held[worst], true);
+    leaving_ = MissReason::kThinned;
+    remove_snapshot(held[worst]);
+    leaving_ = MissReason::kEvicted;
     held.erase(held.begin() + static_cast<std::ptrdiff_t>(worst));
   }
 }
@@ -167,6 +172,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
 
 void RadixIndex::free_node(NodeId id) {
   nodes_[id] = Node();
+  if (!run_keys_.empty()) run_keys_.erase(id);
   if (events_) events_->cut_run(id, 0);
   free_nodes_.push_back(id);
   --counts_.nodes;
@@ -210,6 +216,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   link(upper_id, id);
   set_edge(parent, upper_id);
   set_edge(upper_id, id);
+  if (!run_keys_.empty()) run_keys_.erase(id);
   if (events_) events_->split_run(upper_id, id, lower_skip);
   policy_->split_run(upper_id, id, position);
   return upper_id;
@@ -229,6 +236,7 @@ bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
   }
   const auto rest = tokens.subspan(node.end());
   node.tokens.insert(node.tokens.end(), rest.begin(), rest.end());
+  node.end_key = 0;
   const std::uint64_t new_blocks = blocks_to(node.end());
   for (std::size_t group = 0; group < tables.size(); ++group) {
     for (std::uint64_t b = old_blocks; b < new_blocks; ++b) {

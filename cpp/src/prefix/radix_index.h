@@ -23,6 +23,7 @@
 #include "kvcache/state_plan.h"
 #include "prefix/block_chain.h"
 #include "prefix/event_log.h"
+#include "prefix/ghosts.h"
 #include "prefix/placement.h"
 
 namespace kvcache::prefix {
@@ -53,6 +54,16 @@ struct IndexCounts {
   std::uint64_t snapshots = 0;
   std::uint64_t evicted_blocks = 0;
   std::uint64_t evicted_snapshots = 0;
+};
+
+// What has left but for eviction of run tails and snapshots.
+struct RemovalCounts {
+  std::uint64_t thinned_snapshots = 0;
+  std::uint64_t erased_blocks = 0;
+  std::uint64_t erased_snapshots = 0;
+  std::uint64_t dropped_blocks = 0;
+  std::uint64_t dropped_snapshots = 0;
+  std::vector<std::uint64_t> window_pages;  // by group
 };
 
 class RadixIndex {
@@ -109,6 +120,18 @@ class RadixIndex {
   std::vector<LoggedEvent> all_events() const;
   const EventLog* events() const { return events_.get(); }
 
+  // What match() would say, and why. Changes nothing that can be found.
+  Explanation explain(const SpaceRef& space, std::span<const std::int32_t> tokens);
+  // What explain_loss() needs; without the lock, whatever happens meanwhile.
+  std::vector<std::uint64_t> prompt_keys(const SpaceRef& space,
+                                         std::span<const std::int32_t> tokens, std::uint64_t from,
+                                         std::uint64_t generation) const;
+  // Adds to what explain() said whether what is missing was there, and why it left.
+  void explain_loss(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                    std::span<const std::uint64_t> keys, Explanation& said) const;
+  std::uint64_t generation() const { return generation_; }
+  const RemovalCounts& removals() const { return removals_; }
+
   const IndexCounts& counts() const { return counts_; }
   std::string_view policy_name() const { return policy_->name(); }
   evict::Meter meter() const { return policy_->meter(); }
@@ -134,6 +157,7 @@ class RadixIndex {
     bool candidate = false;      // known to the policy as one that may go
     bool window_queued = false;  // in window_queue_
     std::uint64_t start = 0;     // position of tokens[0]
+    std::uint64_t end_key = 0;   // of the path's whole blocks, for ghosts; 0: not known
     std::vector<std::int32_t> tokens;
     BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
@@ -184,7 +208,7 @@ class RadixIndex {
                    const BlockTables& tables, std::string label);
   void fill_holes(NodeId id, const BlockTables& tables);
   void add_snapshot(NodeId id, const SnapshotRef& ref);
-  void remove_snapshot(std::uint32_t index, bool evicted);
+  void remove_snapshot(std::uint32_t index);
   void evict_unit(evict::Unit unit);
   void evict_tail(NodeId id);
   void drop_last_block(NodeId id);
@@ -198,6 +222,7 @@ class RadixIndex {
   bool tail_in_use(NodeId id) const;
   bool release_windows(NodeId leaf);
   void queue_windows(NodeId id);
+  void leave_window(NodeId id, std::size_t group, std::uint64_t index);
   bool release_interior();
   bool release_interior(NodeId id, std::uint64_t most);
   std::vector<std::uint64_t> resume_points(NodeId id) const;
@@ -218,6 +243,21 @@ class RadixIndex {
   void tell_run_removed(NodeId id) noexcept;
   void tell_snapshot_removed(std::uint32_t index) noexcept;
   void tell_cleared() noexcept;
+
+  // ---- What has left (radix_explain.cc) ----
+  struct WindowGap {
+    std::uint32_t group;
+    std::uint64_t block;
+  };
+  std::uint64_t link_key(NodeId id, std::uint64_t begin, std::uint64_t end,
+                         std::uint64_t before) const;
+  std::uint64_t end_key(NodeId id);
+  std::uint64_t path_key(NodeId id, std::uint64_t position);
+  void remember(NodeId id, std::uint64_t position, GhostKind kind, std::size_t group = 0) noexcept;
+  void remember_run(NodeId id) noexcept;
+  void cut_keys(NodeId id);
+  std::optional<WindowGap> window_gap(const std::vector<Step>& path, std::uint64_t end) const;
+  std::uint64_t stale_match(const SpaceRef& space, std::span<const std::int32_t> tokens) const;
 
   const StatePlan& plan_;
   const PoolMap pools_;
@@ -242,6 +282,11 @@ class RadixIndex {
   std::unique_ptr<EventLog> events_;  // null: nothing is recorded
   std::vector<Hole> filled_;          // by the insert that runs
   bool reaping_ = false;              // what goes was cleared before
+  Ghosts ghosts_;
+  MissReason leaving_ = MissReason::kEvicted;  // why what goes does
+  std::uint64_t generation_ = 0;               // times that everything was dropped
+  std::unordered_map<NodeId, std::vector<std::uint64_t>> run_keys_;
+  RemovalCounts removals_;
 };
 
 }  // namespace kvcache::prefix

@@ -46,6 +46,15 @@ std::vector<std::uint64_t> RadixIndex::resume_points(NodeId id) const {
   return points;
 }
 
+// A page of a sliding group goes, alone of its block.
+void RadixIndex::leave_window(NodeId id, std::size_t group, std::uint64_t index) {
+  const Node& node = nodes_[id];
+  const std::uint64_t end = (block_of(node.start) + index + 1) * plan_.block_tokens();
+  remember(id, std::min(end, node.end()), GhostKind::kWindow, group);
+  ++removals_.window_pages[group];
+  if (events_) tell_removed(id, group, index);
+}
+
 bool RadixIndex::release_interior(NodeId id, std::uint64_t most) {
   Node& node = nodes_[id];
   const std::vector<std::uint64_t> points = resume_points(id);
@@ -65,7 +74,7 @@ bool RadixIndex::release_interior(NodeId id, std::uint64_t most) {
       const bool needed =
           at < sinks || (point != points.end() && at >= needs.live_blocks(*point, block).first);
       if (needed || pages[i] == kNoItem || pools_.pages[group]->in_use(pages[i])) continue;
-      if (events_) tell_removed(id, group, i);
+      leave_window(id, group, i);
       pools_.pages[group]->release_indexed(pages[i]);
       pages[i] = kNoItem;
       ++released;
@@ -85,7 +94,7 @@ bool RadixIndex::release_windows(NodeId leaf) {
       for (std::size_t i = 0; i < pages.size(); ++i) {
         ItemId& page = pages[i];
         if (page == kNoItem || pools_.pages[group]->in_use(page)) continue;
-        if (events_) tell_removed(id, group, i);
+        leave_window(id, group, i);
         pools_.pages[group]->release_indexed(page);
         page = kNoItem;
         released = true;
