@@ -35,6 +35,10 @@ class CacheStats:
     indexed_snapshots: int
     evicted_blocks: int
     evicted_snapshots: int
+    pins: int
+    pinned_pages: int  #: that pins keep, of all groups
+    pinned_bytes: int  #: those pages and snapshots, each counted once
+    lapsed_leases: int
     opens: int
     hits: int  #: opens with cached tokens
     asked_tokens: int
