@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.explanation import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
+    from kvcache.lifetime import *
     from kvcache.memory import *
     from kvcache.metrics import prometheus_text as prometheus_text
     from kvcache.page_pool import PagePool as PagePool
@@ -110,6 +111,7 @@ _NAMES = {
     "layouts": ["EngineLayout"],
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
+    "lifetime": ["Pin"],
     "metrics": ["prometheus_text"],
     "plan": ["FixedComponent", "Group", "PagedComponent", "StatePlan"],
     "policy": [

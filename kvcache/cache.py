@@ -25,6 +25,7 @@ from kvcache._events import published
 from kvcache.errors import InvalidArgumentError
 from kvcache.explanation import Explanation, Limit, Reason
 from kvcache.hints import RequestHints, as_costs
+from kvcache.lifetime import Pin, lease_ms, memory_share
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
@@ -93,6 +94,8 @@ class Cache:
         event_capacity: most blocks and snapshots in events that wait for `take_events`, each group
             counted; 0 records nothing. A recorded block costs 8 bytes as long as it is stored, and
             `publish` hashes every token of a sequence once, about 25 ns each.
+        pin_limit: what all pins together may hold: a float is a share of the budget, 0.0 to 1.0, an
+            integer or text is bytes. See `pin`.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -118,6 +121,7 @@ class Cache:
         snapshots_per_path: int = 32,
         weights: str = "",
         event_capacity: int = 0,
+        pin_limit: float | str = 0.5,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -140,6 +144,7 @@ class Cache:
             snapshots_per_path=as_count(snapshots_per_path, "snapshots_per_path", most=2**31 - 1),
             weights=as_text(weights, "weights"),
             event_capacity=as_count(event_capacity, "event_capacity"),
+            pin_limit=memory_share(pin_limit, "pin_limit"),
         )
 
     def open(
@@ -243,6 +248,45 @@ class Cache:
                 groups = [self.plan.groups[group]]
             names = {part.component for each in groups for part in each.components}
         return tuple(sorted(names))
+
+    def pin(
+        self,
+        tokens: ArrayLike,
+        *,
+        namespace: str | bytes = "",
+        adapter: str | tuple[str, str] | None = None,
+        salt: bytes | str = b"",
+        media: Iterable[Media] = (),
+        lease: float | None = None,
+        now_ms: int | None = None,
+    ) -> Pin:
+        """Keep the longest stored prefix of ``tokens`` from eviction, whole and resumable.
+
+        Unlike in `open`, the last token counts too. ``Pin.tokens`` says how far it reaches.
+
+        Args:
+            tokens: the prompt, at least one token.
+            namespace: as in `open`.
+            adapter: as in `open`.
+            salt: as in `open`.
+            media: as in `open`.
+            lease: seconds after which the pin lapses by itself; None for until it is released. It
+                is looked at when memory is needed and when a call asks.
+            now_ms: milliseconds of the caller's clock, as in `open`.
+
+        Raises:
+            NotFoundError: no prefix of the tokens is stored and usable.
+            OutOfCapacityError: all pins together would hold more than ``pin_limit``.
+            InvalidArgumentError: no tokens, or a lease that is not above 0.
+        """
+        core = _core.pin(
+            self._core,
+            as_tokens(tokens),
+            *as_space(namespace, adapter, salt, media),
+            lease_ms=lease_ms(lease),
+            now_ms=as_clock(now_ms),
+        )
+        return Pin(core)
 
     def save(
         self,
@@ -392,9 +436,9 @@ class Cache:
             memory: the new budget, as bytes or as text ("2GiB").
 
         Raises:
-            OutOfCapacityError: open sequences and views need more; nothing was changed. Where only
-                the stored prefixes that they share pages with need more, other prefixes may be
-                gone.
+            OutOfCapacityError: open sequences and views, or pins, need more; nothing was changed.
+                Where they do so only together, or with the stored prefixes that they share pages
+                with, other prefixes may be gone.
             InvalidArgumentError: more than ``max_memory``.
         """
         self._core.resize(parse_bytes(memory))
@@ -411,7 +455,7 @@ class Cache:
         return prometheus_text(self.stats(), labels)
 
     def clear(self) -> None:
-        """Drop every stored prefix. Open sequences keep what they hold."""
+        """Drop every stored prefix, pinned ones too. Open sequences keep what they hold."""
         self._core.clear()
 
     def bump_epoch(self, weights: str = "") -> None:
@@ -435,7 +479,7 @@ class Cache:
         salt: bytes | str | None = None,
         media: Iterable[Media] = (),
     ) -> int:
-        """Drop what agrees with everything given; open sequences keep what they hold.
+        """Drop what agrees with everything given, pinned or not; open sequences keep theirs.
 
         Args:
             tokens: drop paths that begin with these, and what led only to them; within the one

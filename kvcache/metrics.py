@@ -94,6 +94,10 @@ _METRICS = (
         "window_pages_evicted",
         "group",
     ),
+    _Metric("pins", "Pins that are held.", "pins"),
+    _Metric("pinned_pages", "Pages that pins keep, of all groups.", "pinned_pages"),
+    _Metric("pinned_bytes", "Bytes of pages and snapshots that pins keep.", "pinned_bytes"),
+    _Metric("lapsed_leases_total", "Pins that ended with their lease.", "lapsed_leases"),
     _Metric(
         "opens_total",
         "Sequences opened, by what limited the hit.",

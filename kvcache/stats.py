@@ -40,6 +40,10 @@ class CacheStats:
         dropped_snapshots: that `Cache.clear` and `Cache.bump_epoch` dropped.
         window_pages_evicted: of each group, pages given up inside a prefix that stays, because no
             window of a position to resume at needs them, or for want of memory.
+        pins: that are held.
+        pinned_pages: that pins keep, of all groups.
+        pinned_bytes: of those pages and of the pinned snapshots, each counted once.
+        lapsed_leases: pins that ended with their lease.
         opens: sequences opened.
         hits: opens with cached tokens.
         asked_tokens: of prompts that were opened.
@@ -82,6 +86,10 @@ class CacheStats:
     dropped_blocks: int
     dropped_snapshots: int
     window_pages_evicted: tuple[int, ...]
+    pins: int
+    pinned_pages: int
+    pinned_bytes: int
+    lapsed_leases: int
     opens: int
     hits: int
     asked_tokens: int

@@ -45,6 +45,10 @@ void bind_stats(py::module_& m) {
       .def_readonly("indexed_snapshots", &CacheStats::indexed_snapshots)
       .def_readonly("evicted_blocks", &CacheStats::evicted_blocks)
       .def_readonly("evicted_snapshots", &CacheStats::evicted_snapshots)
+      .def_readonly("pins", &CacheStats::pins)
+      .def_readonly("pinned_pages", &CacheStats::pinned_pages)
+      .def_readonly("pinned_bytes", &CacheStats::pinned_bytes)
+      .def_readonly("lapsed_leases", &CacheStats::lapsed_leases)
       .def_readonly("opens", &CacheStats::opens)
       .def_readonly("hits", &CacheStats::hits)
       .def_readonly("asked_tokens", &CacheStats::asked_tokens)
@@ -69,13 +73,16 @@ void bind_stats(py::module_& m) {
       .def_readonly("window_pages_evicted", &CacheStats::window_pages_evicted);
 }
 
+// A share of the budget, unless there are bytes.
+using Share = std::pair<double, std::optional<std::uint64_t>>;
+
 std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& policy, bool backing,
                                     std::uint64_t capacity_blocks, std::uint64_t max_memory_bytes,
                                     const kvcache::MemoryOptions& memory, double flops_per_token,
                                     double flops_per_token_per_position,
                                     std::uint64_t snapshot_interval,
                                     std::uint32_t snapshots_per_path, const std::string& weights,
-                                    std::uint64_t event_capacity) {
+                                    std::uint64_t event_capacity, const Share& pin_limit) {
   const ReleaseGil nogil;  // creation may touch all of the memory
   return unwrap(Cache::create(plan, {policy,
                                      backing,
@@ -85,7 +92,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                      {flops_per_token, flops_per_token_per_position},
                                      {snapshot_interval, snapshots_per_path},
                                      weights,
-                                     event_capacity}));
+                                     event_capacity,
+                                     {pin_limit.first, pin_limit.second}}));
 }
 
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
@@ -115,6 +123,8 @@ void bind_dropping(CacheClass& cache) {
           },
           py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"))
       .def(
+          "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
+      .def(
           "bump_epoch", [](Cache& c, const std::string& weights) { own(c).bump_epoch(weights); },
           py::arg("weights"), py::call_guard<ReleaseGil>());
 }
@@ -131,7 +141,8 @@ void bind_cache(py::module_& m) {
            py::arg("backing"), py::arg("capacity_blocks"), py::arg("max_memory_bytes"),
            py::arg("memory"), py::arg("flops_per_token") = 1.0,
            py::arg("flops_per_token_per_position") = 0.0, py::arg("snapshot_interval"),
-           py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0)
+           py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0,
+           py::arg("pin_limit"))
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
            py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
            py::arg("kind") = "", py::arg("expected_reuse") = py::none(),
@@ -165,8 +176,6 @@ void bind_cache(py::module_& m) {
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())
-      .def(
-          "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
       .def(
           "resize",
           [](Cache& cache, std::uint64_t memory_bytes) {

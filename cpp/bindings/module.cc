@@ -10,6 +10,7 @@ void bind_codec(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_events(py::module_& m);
 void bind_explanation(py::module_& m);
+void bind_lifetime(py::module_& m);
 void bind_memory_options(py::module_& m);
 void bind_page_pool(py::module_& m);
 void bind_sequence(py::module_& m);
@@ -38,6 +39,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_explanation(m);
   bind_cache(m);
   bind_events(m);
+  bind_lifetime(m);
   bind_pages(m);
   bind_page_pool(m);
   bind_batch(m);

@@ -43,6 +43,7 @@ class Worker {
     check_seen();
     seen_.clear();
     mine_.clear();
+    pins_.clear();
   }
   const std::string& error() const { return error_; }
 
@@ -73,7 +74,7 @@ class Worker {
     if (mine_.empty() || (mine_.size() < 3 && below(4) == 0)) return open();
     const std::size_t at = below(static_cast<std::uint32_t>(mine_.size()));
     Sequence& sequence = mine_[at];
-    switch (below(16)) {
+    switch (below(17)) {
       case 0:
         return disturb();
       case 1:
@@ -109,6 +110,8 @@ class Worker {
       case 11:
         if (below(8) == 0) save_and_load();
         break;
+      case 12:
+        return pin();
       default:
         grow(sequence);
     }
@@ -237,6 +240,21 @@ class Worker {
     if (below(16) == 0) cache_.clear();
   }
 
+  // Keeps a prefix for a while, or for ever; what is kept can be resumed from.
+  void pin() {
+    if (pins_.size() > 4) pins_.erase(pins_.begin() + below(5));
+    const Tokens tokens = prompt();
+    PinOptions options;
+    if (below(2) == 0) options.lease_ms = below(20);
+    auto pin = cache_.pin(tokens, {}, options);
+    if (pin.status().code() == StatusCode::kNotFound) return;
+    if (!went_well(pin.status(), "pin")) return;
+    expect(pin->tokens() > 0 && pin->tokens() <= tokens.size(), "tokens of a pin");
+    if (below(4) == 0) (void)pin->renew({.lease_ms = below(20)});
+    if (below(4) == 0) pin->release();
+    pins_.push_back(std::move(pin).value());
+  }
+
   void save_and_load() {
     const std::string path = testing::TempDir() + "kvcache_stress_" + std::to_string(getpid()) +
                              "_" + std::to_string(seed_);
@@ -307,6 +325,7 @@ class Worker {
   std::mt19937 rng_;
   std::vector<Sequence> mine_;
   std::vector<Seen> seen_;
+  std::vector<Pin> pins_;
   std::string error_;
 };
 
@@ -333,6 +352,7 @@ CacheStats stress(std::uint64_t capacity_blocks) {
   const CacheStats stats = cache->stats();
   EXPECT_EQ(stats.used_bytes, 0U);
   EXPECT_EQ(stats.pages + stats.slots + stats.snapshots + stats.ring_snapshots, 0U);
+  EXPECT_EQ(stats.pins + stats.pinned_pages + stats.pinned_bytes, 0U);
   EXPECT_EQ(stats.open_sequences + stats.indexed_blocks + stats.indexed_snapshots, 0U);
   EXPECT_GT(stats.hits, 0U);
   EXPECT_EQ(cache->take_events()->back().kind, EventKind::kCleared);

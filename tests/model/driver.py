@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from model.outcome import outcome
+from model.pins import Pins
 from model.reference import ReferenceCache
 from model.reference_sequence import ReferenceSequence
 from model.router import Routed
@@ -23,7 +25,7 @@ from support.int8_oracle import from_bfloat16_bits
 
 from kvcache import Cache, Sequence, StateDecl, StatePlan, _core
 from kvcache.enums import DType
-from kvcache.errors import KVCacheError, OutOfCapacityError, UnsupportedError
+from kvcache.errors import OutOfCapacityError, UnsupportedError
 
 
 def attention(layer: int, **options: Any) -> list[StateDecl]:
@@ -121,13 +123,6 @@ def digest(*parts: object) -> bytes:
     return hashlib.blake2b(repr(parts).encode()).digest()
 
 
-def outcome(call: Callable[[], Any]) -> tuple[Any, KVCacheError | None]:
-    try:
-        return call(), None
-    except KVCacheError as error:
-        return None, error
-
-
 def values(rows: Any, at: Any = slice(None)) -> np.ndarray:
     """Rows as numbers, whatever their element, of the indexes `at`."""
     if isinstance(rows, _core.Bfloat16Array):
@@ -222,6 +217,7 @@ class Driver:
         self.routed = Routed(self.cache, self.reference if exact else None)
         self.pairs: list[Pair] = []
         self.views: list[Views] = []
+        self.pins = Pins(self.cache, self.reference, exact)
         self.failures = 0  # operations that found no room
 
     def both(self, real: Callable[[], Any], twin: Callable[[], Any]) -> tuple[Any, Any] | None:
@@ -398,6 +394,7 @@ class Driver:
     def clear(self) -> None:
         self.cache.clear()
         self.reference.clear()
+        self.pins.dropped()
 
     def view(self, pair: Pair, layer: int, start: int, stop: int) -> None:
         """Pins rows where they lie; complete ones go on showing what they show."""
@@ -545,6 +542,7 @@ class Driver:
             assert said.limited_by in limits | ({"window"} if windows else set())
 
     def check_ledger(self) -> None:
+        self.pins.check()
         stats = self.cache.stats()
         assert stats.used_bytes <= stats.committed_bytes
         assert stats.committed_bytes <= min(stats.peak_bytes, stats.budget_bytes)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
-from model.driver import INTEGERS, Driver, Pair, outcome, values
+from model.driver import INTEGERS, Driver, Pair, values
+from model.outcome import outcome
 
 from kvcache import Batch, Cache
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
@@ -123,6 +124,19 @@ def clear(driver: Driver, draw: Draw) -> None:
 def drop_views(driver: Driver, draw: Draw) -> None:
     if driver.views:
         driver.drop_views(draw.integer(0, len(driver.views) - 1))
+
+
+@on_cache(1)
+def pin(driver: Driver, draw: Draw) -> None:
+    tokens, adapter = some_prompt(driver, draw), an_adapter(draw)
+    if tokens:
+        driver.pins.add(tokens, adapter)
+
+
+@on_cache(1)
+def unpin(driver: Driver, draw: Draw) -> None:
+    if driver.pins.held:
+        driver.pins.drop(draw.integer(0, len(driver.pins.held) - 1), draw.integer(0, 2))
 
 
 @on_cache(0.1)

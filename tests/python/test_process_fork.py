@@ -26,6 +26,7 @@ from kvcache import (
     InvalidArgumentError,
     KVCacheError,
     PagePool,
+    Pin,
     Sequence,
     VerifySession,
 )
@@ -42,6 +43,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "save": lambda cache: cache.save("unused", [1, 2]),
         "load": lambda cache: cache.load("unused"),
         "pages": lambda cache: cache.pages(0, "attention.keys"),
+        "pin": lambda cache: cache.pin([1, 2]),
         "resize": lambda cache: cache.resize("1MiB"),
         "stats": lambda cache: cache.stats(),
         "clear": lambda cache: cache.clear(),
@@ -105,6 +107,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "commit": lambda session: session.commit(1),
         "rollback": lambda session: session.rollback(),
     },
+    Pin: {"is_held": lambda pin: pin.is_held, "renew": lambda pin: pin.renew()},
 }
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
@@ -120,7 +123,18 @@ EVERYWHERE: dict[type, set[str]] = {
         "metadata_bytes",
     },
     VerifySession: {"rows", "tokens", "positions", "is_open"},
+    Pin: {"tokens", "expires_ms", "release"},
 }
+
+
+def pinned(cache: Cache) -> Pin:
+    with cache.open([3, 4]) as sequence:
+        for layer in (0, 2):
+            sequence.write(layer, 0, ROWS, VALUES)
+        sequence.advance(1)
+        sequence.snapshot()
+        sequence.publish()
+    return cache.pin([3, 4])
 
 
 def handles() -> dict[type, Any]:
@@ -135,6 +149,7 @@ def handles() -> dict[type, Any]:
         Batch: Batch([cache.open([9])]),
         PagePool: pool,
         VerifySession: busy.begin_verify([8]),
+        Pin: pinned(cache),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }
 

@@ -25,6 +25,7 @@
 
 #include "kvcache/events.h"
 #include "kvcache/explanation.h"
+#include "kvcache/lifetime.h"
 #include "kvcache/memory_options.h"
 #include "kvcache/pages.h"
 #include "kvcache/placement.h"
@@ -53,6 +54,7 @@ struct CacheOptions {
   // Most block names in events that wait to be taken; 0: nothing is recorded. Enough is what a
   // router may miss between two calls, in all groups: a prompt of n blocks has n names in each.
   std::uint64_t event_capacity = 0;
+  MemoryShare pin_limit = {.fraction = 0.5};  // what all pins together may hold
 };
 
 // What erase() drops. A field that is not given agrees with everything.
@@ -96,6 +98,10 @@ struct CacheStats {
   std::uint64_t dropped_blocks = 0;
   std::uint64_t dropped_snapshots = 0;
   std::vector<std::uint64_t> window_pages_evicted;  // by group
+  std::uint64_t pins = 0;
+  std::uint64_t pinned_pages = 0;  // that pins keep, of all groups
+  std::uint64_t pinned_bytes = 0;  // those pages and snapshots, each counted once
+  std::uint64_t lapsed_leases = 0;
   std::uint64_t opens = 0;
   std::uint64_t hits = 0;  // opens with cached tokens
   std::uint64_t asked_tokens = 0;
@@ -123,8 +129,8 @@ class CacheCore;
 
 class Cache {
  public:
-  // kInvalidArgument: an unknown policy, costs that are negative or not finite, or a plan that
-  // 32-bit block tables cannot address.
+  // kInvalidArgument: an unknown policy, costs that are negative or not finite, a share of memory
+  // outside 0..1, or a plan that 32-bit block tables cannot address.
   // kOutOfCapacity: the budget cannot hold the state of one block, or the system refuses.
   static Result<std::unique_ptr<Cache>> create(StatePlan plan, const CacheOptions& options);
   ~Cache();
@@ -140,6 +146,13 @@ class Cache {
   // open().
   Result<Explanation> explain(std::span<const std::int32_t> tokens, const PrefixSpace& space) const;
   CacheStats stats() const;
+
+  // Keeps the longest usable prefix of `tokens`, the last one included, from eviction, for as long
+  // as the handle lives or the lease lasts. kNotFound: nothing of it is usable. kOutOfCapacity: all
+  // pins together would hold more than CacheOptions.pin_limit; nothing was changed.
+  // kInvalidArgument: no tokens, or media as in open().
+  Result<Pin> pin(std::span<const std::int32_t> tokens, const PrefixSpace& space,
+                  const PinOptions& options = {});
 
   // Writes the longest usable prefix of `tokens`, the last one included, as a prompt cache: the
   // directory `path`, published whole or not at all. Returns its positions. Pages are held, not
@@ -173,7 +186,7 @@ class Cache {
   // kInvalidArgument: no such group.
   Result<std::vector<PageRefs>> page_refs(std::size_t group) const;
 
-  // Drops every stored prefix; open sequences keep what they hold.
+  // Drops every stored prefix, pinned ones too; open sequences keep what they hold.
   void clear();
   // Drops every stored prefix in constant time, because other weights compute other state. Open
   // sequences go on with what they hold, but their publish() stores nothing any more. `weights`
@@ -186,9 +199,10 @@ class Cache {
 
   // Another budget, from now on. Downwards it evicts stored prefixes until they fit and gives the
   // memory back to the system; upwards it only allows more. Live bytes stay where they are.
-  // kOutOfCapacity: open sequences and views need more, and nothing was changed (where only the
-  // prefixes that they share pages with need more, others may be evicted); or not even one block
-  // fits. kInvalidArgument: more than CacheOptions.max_memory_bytes.
+  // kOutOfCapacity: open sequences and views, or pins, need more, and nothing was changed (where
+  // they do so only together, or with the prefixes that they share pages with, others may be
+  // evicted); or not even one block fits. kInvalidArgument: more than
+  // CacheOptions.max_memory_bytes.
   Status resize(std::uint64_t memory_bytes);
   const StatePlan& plan() const;
   std::string policy() const;

@@ -1,7 +1,6 @@
 #include "kvcache/cache.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -80,6 +79,7 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
       backing(options.backing),
       capacity_blocks(options.capacity_blocks),
       placement(options.placement),
+      pin_limit(options.pin_limit),
       weights(options.weights),
       layers(plan),
       groups(first_numbers(plan.groups().size())),
@@ -97,6 +97,7 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   const auto specs = arena::pool_specs(plan, counts_blocks ? 0 : options.capacity_blocks);
   const auto costs = eviction_costs(plan, options.costs);
   if (!costs) return costs.status();
+  if (Status status = check_share(options.pin_limit, "pin_limit"); !status) return status;
   auto policy = evict::make_policy(options.policy, *costs);
   if (!policy) return policy.status();
   const std::uint64_t budget =
@@ -121,15 +122,8 @@ Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
     auto item = pool.allocate();
     // The index holds no slots: evicting cannot help where their number is the limit.
     const bool futile = &pool == pools.slots && pool.at_limit();
-    if (item || futile || !index.evict_one()) return item;
+    if (item || futile || !evict_one()) return item;
   }
-}
-
-std::uint64_t CacheCore::now_ms(std::optional<std::uint64_t> callers) {
-  if (callers) return *callers;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  return static_cast<std::uint64_t>(ms);
 }
 
 void CacheCore::trim_ledger() {
@@ -146,7 +140,7 @@ void CacheCore::trim_ledger() {
     }
     return bytes;
   };
-  while (stored_bytes() > most && index.evict_one()) {
+  while (stored_bytes() > most && evict_one()) {
   }
 }
 
@@ -197,6 +191,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   arena::SnapshotRef snapshot;
   {
     const std::lock_guard lock(core.mutex);
+    core.tell_time(options.now_ms);
     state.join_epoch(core.index.epoch());
     if (Status status = core.check_sequences(); !status) return status;
     prefix::Match match =
@@ -244,6 +239,8 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
 CacheStats Cache::stats() const {
   if (!check_process()) return {};
   const std::lock_guard lock(core_->mutex);
+  core_->tell_time({});
+  core_->index.lapse();
   CacheStats stats = core_->counters;
   const prefix::IndexCounts& counts = core_->index.counts();
   stats.budget_bytes = core_->arena->budget_bytes();
@@ -269,6 +266,10 @@ CacheStats Cache::stats() const {
   stats.evicted_blocks = counts.evicted_blocks;
   stats.evicted_snapshots = counts.evicted_snapshots;
   add_removals(core_->index, stats);
+  stats.pins = core_->index.pins().size();
+  stats.pinned_pages = core_->index.pins().pages();
+  stats.pinned_bytes = core_->index.pins().bytes();
+  stats.lapsed_leases = core_->index.lapsed_leases();
   const evict::Meter meter = core_->index.meter();
   stats.hit_blocks = meter.hit_blocks;
   stats.lru_hit_blocks = meter.lru_hit_blocks;

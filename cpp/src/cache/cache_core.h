@@ -15,6 +15,7 @@
 
 #include "arena/pool_map.h"
 #include "base/process.h"
+#include "cache/clock.h"
 #include "kvcache/cache.h"
 #include "prefix/placement.h"
 #include "prefix/radix_index.h"
@@ -57,7 +58,15 @@ class CacheCore final : public arena::ItemSource {
   Status check_in_place(const sequence::RowsAhead& rows) const;
 
   // Milliseconds of a steady clock, unless the caller has one.
-  static std::uint64_t now_ms(std::optional<std::uint64_t> callers);
+  static std::uint64_t now_ms(std::optional<std::uint64_t> callers) {
+    return callers ? *callers : Clock::steady_ms();
+  }
+  // Locked. Lets the index know the time, where that matters or the caller has one.
+  void tell_time(std::optional<std::uint64_t> callers);
+  // Locked. RadixIndex::evict_one() at the present time.
+  bool evict_one();
+  // Locked. Of the budget, or of what `capacity_blocks` leaves of it.
+  std::uint64_t bytes_of(const MemoryShare& share) const;
 
   // Locked. Counts what limited the hit of a request.
   void count_limit(const prefix::Match& match, std::uint64_t asked);
@@ -69,6 +78,7 @@ class CacheCore final : public arena::ItemSource {
   const bool backing;
   const std::uint64_t capacity_blocks;
   const PlacementOptions placement;
+  const MemoryShare pin_limit;
   std::string weights;  // locked
   const sequence::LayerMap layers;
   const std::vector<std::size_t> groups;  // 0, 1, ... of the plan
@@ -78,6 +88,7 @@ class CacheCore final : public arena::ItemSource {
   const arena::PoolMap pools;
   prefix::RadixIndex index;
   const bool records_events;
+  Clock clock;
   CacheStats counters;  // opens, hits, tokens and open sequences
 
  private:
@@ -142,6 +153,9 @@ prefix::PathNames path_names(const CacheCore& cache, prefix::BlockChain& chain,
 // Own. A tensor inside an item; the view keeps the item. Takes the cache's lock.
 StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, arena::ItemId item,
                      const FixedComponent& component);
+
+// kInvalidArgument: `name`, a fraction outside 0..1.
+Status check_share(const MemoryShare& share, std::string_view name);
 
 // The name of a prefix space as the index keys it: every field with its length, so that no two
 // spaces meet.

@@ -22,13 +22,17 @@ Status Cache::resize(std::uint64_t memory_bytes) {
   const auto refuse = [&](std::uint64_t bytes, const char* by) {
     return Status::out_of_capacity("resize to ", memory_bytes, " bytes: ", by, " need ", bytes,
                                    " of the ", arena.budget_bytes(),
-                                   "; close sequences or let go of views first");
+                                   "; close sequences, let go of views or release pins first");
   };
   if (needed > memory_bytes) return refuse(needed, "open sequences and views");
+  core_->tell_time({});
+  core_->index.lapse();
+  if (core_->index.pins().bytes() > memory_bytes)
+    return refuse(core_->index.pins().bytes(), "pins");
   while (arena.committed_bytes() - arena.idle_bytes() > memory_bytes) {
-    if (!core_->index.evict_one()) {
+    if (!core_->evict_one()) {
       return refuse(arena.committed_bytes() - arena.idle_bytes(),
-                    "open sequences, views and what their prefixes share");
+                    "open sequences, views, pins and what their prefixes share");
     }
   }
   arena.resize(memory_bytes);

@@ -31,6 +31,7 @@ Status SequenceCore::check_idle(std::string_view call) const {
 void SequenceCore::tell_policy(const CloseOptions& options) {
   const std::uint64_t length = state->length();
   evict::Completion facts;
+  cache->tell_time(options.now_ms);
   facts.now_ms = CacheCore::now_ms(options.now_ms);
   facts.prompt_tokens = prompt_tokens;
   facts.output_tokens = options.output_tokens.value_or(length - std::min(length, prompt_tokens));

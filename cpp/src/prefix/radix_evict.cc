@@ -23,11 +23,13 @@ bool RadixIndex::tail_in_use(NodeId id) const {
 
 bool RadixIndex::evict_one() {
   if (reap(1) > 0) return true;
+  lapse();
   if (release_interior()) return true;
   // What open sequences hold would free nothing.
   std::vector<NodeId> held;
   const auto victim = policy_->victim([&](evict::Unit unit) {
     if (unit.kind == evict::UnitKind::kSnapshot) {
+      if (pins_.holds_snapshot(unit.id)) return false;
       const Snapshot& snapshot = snapshots_[unit.id];
       return !pools_.of(snapshot.format).in_use(snapshot.item);
     }
@@ -112,7 +114,9 @@ void RadixIndex::drop_last_block(NodeId id) {
   cut_keys(id);
 }
 
+// A run where a pin ends is no candidate.
 void RadixIndex::set_candidate(NodeId id, bool candidate) {
+  candidate = candidate && !pins_.covers(id);
   Node& node = nodes_[id];
   if (node.is_root() || node.candidate == candidate) return;
   node.candidate = candidate;
@@ -172,6 +176,7 @@ void RadixIndex::drop_all() {
   if (roots_.empty()) return;
   removals_.dropped_blocks += counts_.blocks;
   removals_.dropped_snapshots += counts_.snapshots;
+  while (const PinId id = pins_.any()) unpin(id);
   stale_roots_.push_back(std::exchange(roots_, {}));
   stale_.nodes += std::exchange(counts_.nodes, 0);
   stale_.blocks += std::exchange(counts_.blocks, 0);
@@ -223,6 +228,7 @@ void RadixIndex::erase_subtree(NodeId top) {
 
 // Takes a whole leaf, or a root without children, from the tree. Its parent is the caller's affair.
 void RadixIndex::remove_leaf(NodeId id) {
+  unpin_ending_at(id);
   Node& node = nodes_[id];
   if (!node.is_root() && !reaping_) remember_run(id);
   while (!node.snapshots.empty()) remove_snapshot(node.snapshots.back());

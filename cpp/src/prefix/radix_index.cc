@@ -18,7 +18,8 @@ RadixIndex::RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evi
       snapshots_per_path_(snapshots_per_path),
       has_windows_(std::any_of(plan.groups().begin(), plan.groups().end(),
                                [](const Group& group) { return !is_whole(group); })),
-      ghosts_(std::min<std::uint64_t>(plan.options().memory_bytes / 256, 1 << 20)) {
+      ghosts_(std::min<std::uint64_t>(plan.options().memory_bytes / 256, 1 << 20)),
+      pins_(pools_) {
   removals_.window_pages.resize(plan.groups().size());
 }
 
@@ -92,9 +93,10 @@ void RadixIndex::thin_path(const std::vector<NodeId>& path) {
     held.insert(held.end(), nodes_[id].snapshots.begin(), nodes_[id].snapshots.end());
   }
   while (held.size() > snapshots_per_path_) {
-    std::size_t worst = 0;
+    std::size_t worst = held.size();
     std::tuple<SnapshotKind, std::uint64_t> least{SnapshotKind::kSystem, UINT64_MAX};
     for (std::size_t i = 0; i < held.size(); ++i) {
+      if (pins_.holds_snapshot(held[i])) continue;
       const Snapshot& snapshot = snapshots_[held[i]];
       const Node& node = nodes_[snapshot.node];
       const bool parts = node.children > 1 && snapshot.position == node.end();
@@ -109,6 +111,7 @@ void RadixIndex::thin_path(const std::vector<NodeId>& path) {
       least = {kind, cost};
       worst = i;
     }
+    if (worst == held.size()) return;  // the rest is pinned
     leaving_ = MissReason::kThinned;
     remove_snapshot(held[worst]);
     leaving_ = MissReason::kEvicted;
@@ -219,14 +222,16 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   if (!run_keys_.empty()) run_keys_.erase(id);
   if (events_) events_->split_run(upper_id, id, lower_skip);
   policy_->split_run(upper_id, id, position);
+  pins_.split(upper_id, id);
   return upper_id;
 }
 
-// A leaf grows in place when the new run continues the very pages it ends with.
+// A leaf grows in place when the new run continues the very pages it ends with. Where a pin ends, a
+// run ends.
 bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
                             const BlockTables& tables) {
   Node& node = nodes_[id];
-  if (node.children != 0) return false;
+  if (node.children != 0 || pins_.covers(id)) return false;
   const std::uint64_t first = block_of(node.start);
   const std::uint64_t old_blocks = blocks_to(node.end());
   if (node.end() % plan_.block_tokens() != 0) {
@@ -305,6 +310,9 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
     known.kind = std::max(known.kind, static_cast<SnapshotKind>(ref.kind));
     if (ref.item == kNoItem) return;
     if (ref.format < known.format) {  // the more precise one takes its place
+      if (pins_.holds_snapshot(*at)) {
+        pins_.replace_snapshot(snapshot_bytes(*at), pools_.of(ref).item_bytes());
+      }
       pools_.of(ref).retain_indexed(ref.item);
       pools_.of(known.format).release_indexed(known.item);
       known.item = ref.item;

@@ -24,6 +24,7 @@
 #include "prefix/block_chain.h"
 #include "prefix/event_log.h"
 #include "prefix/ghosts.h"
+#include "prefix/pins.h"
 #include "prefix/placement.h"
 
 namespace kvcache::prefix {
@@ -45,6 +46,12 @@ struct Match {
   std::uint64_t nearest_snapshot = 0;   // deepest resident snapshot at or below `matched`
   std::uint64_t resident = 0;           // snapshots on the path up to `usable`
   std::vector<std::uint64_t> branches;  // where prompts part in (usable, matched], ascending
+};
+
+// A pin that was made, and the positions it keeps.
+struct Pinned {
+  PinId id = 0;
+  std::uint64_t tokens = 0;
 };
 
 struct IndexCounts {
@@ -96,6 +103,25 @@ class RadixIndex {
 
   // Evicts one candidate that frees memory. False: there is none.
   bool evict_one();
+
+  // What leases are counted in, which never goes back.
+  void set_now(std::uint64_t now) { now_ = now; }
+  std::uint64_t now() const { return now_; }
+  bool is_timed() const { return pins_.has_leases(); }
+
+  // Keeps the longest usable prefix of `tokens`, the last one included, from eviction until
+  // unpin() or the deadline. kNotFound: nothing of it is usable. kOutOfCapacity: all pins together
+  // would hold more than `most_bytes`; nothing was changed.
+  Result<Pinned> pin(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                     std::uint64_t deadline, std::uint64_t most_bytes);
+  // False: the pin has gone already.
+  bool unpin(PinId id);
+  bool renew_pin(PinId id, std::uint64_t deadline);
+  bool is_pinned(PinId id) const { return pins_.find(id) != nullptr; }
+  // Ends pins whose deadline has passed.
+  void lapse();
+  const PinTable& pins() const { return pins_; }
+  std::uint64_t lapsed_leases() const { return lapsed_leases_; }
 
   // Drops everything. Pages that sequences hold stay with them.
   void clear();
@@ -227,6 +253,15 @@ class RadixIndex {
   bool release_interior(NodeId id, std::uint64_t most);
   std::vector<std::uint64_t> resume_points(NodeId id) const;
   void thin_path(const std::vector<NodeId>& path);
+  void collect(const Match& match, const std::vector<Step>& path, PinRecord& record) const;
+  std::uint64_t snapshot_bytes(std::uint32_t index) const;
+  std::uint64_t bytes_to_pin(const PinRecord& record) const;
+  PinId hold(PinRecord record);
+  void unpin_ending_at(NodeId run);
+  // By a sequence or a pin.
+  bool is_held(std::size_t group, ItemId page) const {
+    return pools_.pages[group]->in_use(page) || pins_.holds_page(group, page);
+  }
 
   // ---- Events, while they are recorded (radix_events.cc) ----
   struct Hole {
@@ -287,6 +322,9 @@ class RadixIndex {
   std::uint64_t generation_ = 0;               // times that everything was dropped
   std::unordered_map<NodeId, std::vector<std::uint64_t>> run_keys_;
   RemovalCounts removals_;
+  PinTable pins_;
+  std::uint64_t now_ = 0;
+  std::uint64_t lapsed_leases_ = 0;
 };
 
 }  // namespace kvcache::prefix

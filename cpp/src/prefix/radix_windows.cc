@@ -73,7 +73,7 @@ bool RadixIndex::release_interior(NodeId id, std::uint64_t most) {
       // The nearest point reaches back furthest.
       const bool needed =
           at < sinks || (point != points.end() && at >= needs.live_blocks(*point, block).first);
-      if (needed || pages[i] == kNoItem || pools_.pages[group]->in_use(pages[i])) continue;
+      if (needed || pages[i] == kNoItem || is_held(group, pages[i])) continue;
       leave_window(id, group, i);
       pools_.pages[group]->release_indexed(pages[i]);
       pages[i] = kNoItem;
@@ -93,7 +93,7 @@ bool RadixIndex::release_windows(NodeId leaf) {
       auto& pages = nodes_[id].pages[group];
       for (std::size_t i = 0; i < pages.size(); ++i) {
         ItemId& page = pages[i];
-        if (page == kNoItem || pools_.pages[group]->in_use(page)) continue;
+        if (page == kNoItem || is_held(group, page)) continue;
         leave_window(id, group, i);
         pools_.pages[group]->release_indexed(page);
         page = kNoItem;

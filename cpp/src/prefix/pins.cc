@@ -1,0 +1,81 @@
+#include "prefix/pins.h"
+
+namespace kvcache::prefix {
+namespace {
+
+std::uint32_t& count_of(std::vector<std::uint32_t>& counts, std::size_t at) {
+  if (at >= counts.size()) counts.resize(at + 1);
+  return counts[at];
+}
+
+}  // namespace
+
+const PinRecord* PinTable::find(PinId id) const {
+  const auto found = pins_.find(id);
+  return found == pins_.end() ? nullptr : &found->second;
+}
+
+std::vector<PinId> PinTable::ending_at(RunId run) const {
+  std::vector<PinId> ids;
+  const auto [first, last] = ends_.equal_range(run);
+  for (auto at = first; at != last; ++at) ids.push_back(at->second);
+  return ids;
+}
+
+PinId PinTable::add(PinRecord record) {
+  const PinId id = ++last_;
+  ends_.emplace(record.run, id);
+  if (record.deadline != kNever) leases_.emplace(record.deadline, id);
+  pins_.emplace(id, std::move(record));
+  return id;
+}
+
+PinRecord PinTable::remove(PinId id) {
+  const auto found = pins_.find(id);
+  PinRecord record = std::move(found->second);
+  pins_.erase(found);
+  leases_.erase({record.deadline, id});
+  auto [at, last] = ends_.equal_range(record.run);
+  while (at != last && at->second != id) ++at;
+  if (at != last) ends_.erase(at);
+  return record;
+}
+
+void PinTable::set_deadline(PinId id, std::uint64_t deadline) {
+  PinRecord& record = pins_.at(id);
+  leases_.erase({record.deadline, id});
+  record.deadline = deadline;
+  if (deadline != kNever) leases_.emplace(deadline, id);
+}
+
+void PinTable::cover(RunId run) { ++count_of(runs_, run); }
+
+void PinTable::split(RunId upper, RunId run) {
+  if (covers(run)) count_of(runs_, upper) = runs_[run];
+}
+
+void PinTable::hold_page(std::size_t group, arena::ItemId page) {
+  if (count_of(pages_[group], static_cast<std::size_t>(page))++ > 0) return;
+  ++held_pages_;
+  bytes_ += pools_.pages[group]->item_bytes();
+}
+
+void PinTable::release_page(std::size_t group, arena::ItemId page) {
+  if (--pages_[group][static_cast<std::size_t>(page)] > 0) return;
+  --held_pages_;
+  bytes_ -= pools_.pages[group]->item_bytes();
+}
+
+bool PinTable::hold_snapshot(SnapshotIndex snapshot, std::uint64_t bytes) {
+  if (count_of(snapshots_, snapshot)++ > 0) return false;
+  bytes_ += bytes;
+  return true;
+}
+
+bool PinTable::release_snapshot(SnapshotIndex snapshot, std::uint64_t bytes) {
+  if (--snapshots_[snapshot] > 0) return false;
+  bytes_ -= bytes;
+  return true;
+}
+
+}  // namespace kvcache::prefix
