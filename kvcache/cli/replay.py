@@ -18,7 +18,7 @@ from kvcache.models import from_config
 from kvcache.replay.compare import compare
 from kvcache.replay.comparison import comparison_document, comparison_table, lost_table
 from kvcache.replay.demo import DEMO_MODEL
-from kvcache.replay.job import Job, run_job
+from kvcache.replay.job import Job, check_machine, run_job
 from kvcache.replay.plot import check_plot, plot_comparison
 from kvcache.storage import parse_storage
 from kvcache.units import parse_bytes
@@ -178,6 +178,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if several:
         return _compare(args, job, policies, models, memories)
+    check_machine([job])
     with progress_bar("replay") as bar:
 
         def show(report: Report) -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError
 from kvcache.replay.bounds import clairvoyant_hits, gap_closed, infinite_hits
-from kvcache.replay.job import Job, Outcome, blank_outcome, known_positions, run_job, serve_job
+from kvcache.replay.job import (
+    Job,
+    Outcome,
+    available_memory,
+    blank_outcome,
+    check_machine,
+    known_positions,
+    run_job,
+    serve_job,
+)
 from kvcache.replay.prefix_tree import trace_paths
 from kvcache.replay.workers import run_tasks
 
@@ -62,7 +70,8 @@ def compare(
         By model, format, memory and capacity; in each, in the order of `policies`, then the bounds.
 
     Raises:
-        OutOfCapacityError: in no budget any request fits.
+        OutOfCapacityError: in no budget any request fits, or bytes are to be moved and the machine
+            has no memory for the largest budget.
         InvalidArgumentError: more than 4096 replays, or a model or trace that is not valid.
     """
     names = list(dict.fromkeys(policies))
@@ -74,6 +83,7 @@ def compare(
             f"{len(settings) * len(names)} replays are more than {_MOST_RUNS}; name fewer "
             "policies, models, formats or budgets"
         )
+    check_machine(settings)
     for setting in settings:
         setting.plan()  # refuses what cannot be, before any work
     requests = job.requests()
@@ -89,8 +99,7 @@ def compare(
         on_progress=on_progress,
     )
     if all(outcome.rejected == outcome.requests for outcome in found):
-        run_job(max(jobs, key=lambda each: (each.memory, each.capacity_blocks)), requests=requests)
-        raise OutOfCapacityError("no request fits in any of the budgets; raise --memory")
+        _refuse(jobs, requests)
     bounds = _Bounds(requests, known)
     ordered = []
     for number, setting in enumerate(settings):
@@ -118,6 +127,12 @@ def _settings(
     ]
 
 
+def _refuse(jobs: Sequence[Job], requests: Sequence[Request]) -> None:
+    """Say what is missing where no request fits."""
+    run_job(max(jobs, key=lambda each: (each.memory, each.capacity_blocks)), requests=requests)
+    raise OutOfCapacityError("no request fits in any of the budgets; raise --memory")
+
+
 def _processes(jobs: Sequence[Job]) -> int:
     """As many as there are processors, and as have memory for their state."""
     count = os.cpu_count() or 1
@@ -125,17 +140,8 @@ def _processes(jobs: Sequence[Job]) -> int:
         count = len(os.sched_getaffinity(0))
     largest = max(job.memory for job in jobs) if jobs[0].real_bytes else 0
     if largest:
-        count = min(count, _available_memory() // largest)
+        count = min(count, available_memory() // largest)
     return max(1, count)
-
-
-def _available_memory() -> int:
-    """Bytes that new work can take without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Bounds:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import Cache
@@ -13,17 +15,26 @@ from kvcache.replay.demo import generate_trace
 from kvcache.replay.prefix_tree import trace_paths
 from kvcache.replay.serve import Replay
 from kvcache.replay.trace import read_trace
+from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from kvcache.models import Model
     from kvcache.replay.lost import LostTokens
     from kvcache.replay.report import Report
     from kvcache.replay.trace import Request
 
-__all__ = ["Job", "Outcome", "blank_outcome", "known_positions", "run_job", "serve_job"]
+__all__ = [
+    "Job",
+    "Outcome",
+    "available_memory",
+    "blank_outcome",
+    "check_machine",
+    "known_positions",
+    "run_job",
+    "serve_job",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +172,30 @@ class Outcome:
 def known_positions(requests: Sequence[Request]) -> list[int]:
     """Positions of each prompt that earlier requests had, its last one included."""
     return infinite_hits(trace_paths(requests, 1))
+
+
+def check_machine(jobs: Sequence[Job]) -> None:
+    """Refuse budgets of real bytes that this machine has no memory for.
+
+    Raises:
+        OutOfCapacityError: the largest is more than is free.
+    """
+    largest = max((job.memory for job in jobs if job.real_bytes), default=0)
+    free = available_memory()
+    if largest > free:
+        raise OutOfCapacityError(
+            f"a budget of {format_bytes(largest)} is more than the {format_bytes(free)} of memory "
+            "that are free here; choose a smaller --memory, or --bytes none, which needs none"
+        )
+
+
+def available_memory() -> int:
+    """Bytes that new work can take without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def run_job(

@@ -265,6 +265,15 @@ def test_a_wrong_option_is_named(refused, option, value):
     assert len(err) < 300
 
 
+@pytest.mark.parametrize("more", [["--bytes", "real"], ["--bytes", "real", "--policy", "lru,gdsf"]])
+def test_more_real_bytes_than_the_machine_has_are_refused(run, refused, monkeypatch, more):
+    monkeypatch.setattr("kvcache.replay.job.available_memory", lambda: 32 << 20)
+    err = refused("--memory", "8MiB,64MiB", "--requests", 2, *more)
+    assert "64 MiB is more than the 32 MiB" in err
+    assert "64 MiB is more than the 32 MiB" in refused("--memory", "64MiB", "--requests", 2)
+    assert run("--memory", "64MiB", "--requests", 2, "--bytes", "none")[0] == 0
+
+
 def test_a_model_that_cannot_be_served_is_refused_by_name(refused, write):
     broken = write("broken.json", LLAMA | {"num_hidden_layers": -2})
     assert "broken.json" in refused("--model", write("one.json", LLAMA), broken)
