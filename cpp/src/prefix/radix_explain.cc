@@ -3,6 +3,7 @@
 // are kept while its blocks go one by one.
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "prefix/radix_index.h"
 
@@ -63,13 +64,13 @@ std::uint64_t RadixIndex::end_key(NodeId id) {
 
 // Of the path up to a position in a run, or at its end.
 std::uint64_t RadixIndex::path_key(NodeId id, std::uint64_t position) {
-  constexpr std::size_t kMostRuns = 4096;
-  if (run_keys_.size() > kMostRuns) run_keys_.clear();
   const Node& node = nodes_[id];
   const std::uint64_t block = plan_.block_tokens();
   const std::uint64_t first = block_of(node.start);
   const std::uint64_t whole = block_of(position);
-  std::vector<std::uint64_t>& keys = run_keys_[id];
+  RunKeys& run = run_keys(id);
+  std::vector<std::uint64_t>& keys = run.keys;
+  if (std::exchange(run.id, id) != id) keys.clear();
   for (std::uint64_t b = first + keys.size(); b < whole; ++b) {
     const std::uint64_t before = keys.empty() ? end_key(node.parent) : keys.back();
     keys.push_back(link_key(id, b * block, (b + 1) * block, before));
@@ -86,7 +87,7 @@ void RadixIndex::remember(NodeId id, std::uint64_t position, GhostKind kind,
     const std::uint64_t path = path_key(id, position);
     ghosts_.add(Ghosts::key_of(path, kind, static_cast<std::uint32_t>(group)), leaving_);
   } catch (const std::bad_alloc&) {
-    run_keys_.clear();
+    return;
   }
 }
 
@@ -104,11 +105,9 @@ void RadixIndex::remember_run(NodeId id) noexcept {
 void RadixIndex::cut_keys(NodeId id) {
   Node& node = nodes_[id];
   node.end_key = 0;
-  if (run_keys_.empty()) return;
-  const auto keys = run_keys_.find(id);
-  if (keys == run_keys_.end()) return;
+  RunKeys& run = run_keys(id);
   const std::uint64_t whole = block_of(node.end()) - block_of(node.start);
-  if (keys->second.size() > whole) keys->second.resize(whole);
+  if (run.id == id && run.keys.size() > whole) run.keys.resize(whole);
 }
 
 // ---- Explaining -------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
 
 void RadixIndex::free_node(NodeId id) {
   nodes_[id] = Node();
-  if (!run_keys_.empty()) run_keys_.erase(id);
+  forget_keys(id);
   if (events_) events_->cut_run(id, 0);
   free_nodes_.push_back(id);
   --counts_.nodes;
@@ -219,7 +219,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   link(upper_id, id);
   set_edge(parent, upper_id);
   set_edge(upper_id, id);
-  if (!run_keys_.empty()) run_keys_.erase(id);
+  forget_keys(id);
   if (events_) events_->split_run(upper_id, id, lower_skip);
   policy_->split_run(upper_id, id, position);
   pins_.split(upper_id, id);

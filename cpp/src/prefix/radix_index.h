@@ -4,6 +4,7 @@
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -280,6 +281,11 @@ class RadixIndex {
   void tell_cleared() noexcept;
 
   // ---- What has left (radix_explain.cc) ----
+  // Keys of a run's whole blocks, from its first on, while they go one by one.
+  struct RunKeys {
+    NodeId id = kNoNode;
+    std::vector<std::uint64_t> keys;
+  };
   struct WindowGap {
     std::uint32_t group;
     std::uint64_t block;
@@ -290,7 +296,11 @@ class RadixIndex {
   std::uint64_t path_key(NodeId id, std::uint64_t position);
   void remember(NodeId id, std::uint64_t position, GhostKind kind, std::size_t group = 0) noexcept;
   void remember_run(NodeId id) noexcept;
+  RunKeys& run_keys(NodeId id) { return run_keys_[id % run_keys_.size()]; }
   void cut_keys(NodeId id);
+  void forget_keys(NodeId id) {
+    if (run_keys(id).id == id) run_keys(id).id = kNoNode;
+  }
   std::optional<WindowGap> window_gap(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint64_t stale_match(const SpaceRef& space, std::span<const std::int32_t> tokens) const;
 
@@ -320,7 +330,7 @@ class RadixIndex {
   Ghosts ghosts_;
   MissReason leaving_ = MissReason::kEvicted;  // why what goes does
   std::uint64_t generation_ = 0;               // times that everything was dropped
-  std::unordered_map<NodeId, std::vector<std::uint64_t>> run_keys_;
+  std::array<RunKeys, 64> run_keys_;           // by id
   RemovalCounts removals_;
   PinTable pins_;
   std::uint64_t now_ = 0;
