@@ -350,6 +350,7 @@ class MissReason(enum.IntEnum):
     ERASED = 3
     WEIGHTS = 4
     THINNED = 5
+    EXPIRED = 6
 
 class Explanation:
     @property
@@ -412,6 +413,8 @@ class CacheStats:
     def evicted_blocks(self) -> int: ...
     @property
     def evicted_snapshots(self) -> int: ...
+    @property
+    def expired_blocks(self) -> int: ...
     @property
     def pins(self) -> int: ...
     @property
@@ -557,6 +560,7 @@ class Cache:
         weights: str,
         event_capacity: int = 0,
         pin_limit: tuple[float, int | None],
+        ttl_ms: int,
     ) -> None: ...
     @property
     def policy(self) -> str: ...
@@ -572,6 +576,7 @@ class Cache:
         kind: bytes | str = "",
         expected_reuse: float | None = None,
         now_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> Sequence: ...
     def explain(
         self,
@@ -594,7 +599,14 @@ class Cache:
         replace: bool,
     ) -> int: ...
     def load(
-        self, path: bytes, name: bytes, adapter: bytes, salt: bytes, media: _Media, /
+        self,
+        path: bytes,
+        name: bytes,
+        adapter: bytes,
+        salt: bytes,
+        media: _Media,
+        ttl_ms: int | None,
+        /,
     ) -> int: ...
     def erase(
         self,
@@ -604,6 +616,7 @@ class Cache:
         media: _Media,
         tokens: NDArray[np.int32],
     ) -> int: ...
+    def drop_expired(self) -> int: ...
     def bump_epoch(self, weights: str) -> None: ...
     def stats(self) -> CacheStats: ...
     def resize(self, memory_bytes: int, /) -> None: ...

@@ -25,7 +25,8 @@ from kvcache._events import published
 from kvcache.errors import InvalidArgumentError
 from kvcache.explanation import Explanation, Limit, Reason
 from kvcache.hints import RequestHints, as_costs
-from kvcache.lifetime import Pin, lease_ms, memory_share
+from kvcache.lifetime import FOREVER, Pin, lease_ms, memory_share
+from kvcache.lifetime import ttl_ms as as_ttl
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
@@ -61,6 +62,7 @@ _REASONS: dict[_core.MissReason, Reason] = {
     _core.MissReason.ERASED: "erased",
     _core.MissReason.WEIGHTS: "other weights",
     _core.MissReason.THINNED: "thinned",
+    _core.MissReason.EXPIRED: "expired",
 }
 
 
@@ -96,6 +98,8 @@ class Cache:
             `publish` hashes every token of a sequence once, about 25 ns each.
         pin_limit: what all pins together may hold: a float is a share of the budget, 0.0 to 1.0, an
             integer or text is bytes. See `pin`.
+        ttl: seconds that a stored prefix is found, unless `open` or `load` say otherwise; None for
+            until it is evicted. See `open`.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -122,6 +126,7 @@ class Cache:
         weights: str = "",
         event_capacity: int = 0,
         pin_limit: float | str = 0.5,
+        ttl: float | None = None,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -145,6 +150,7 @@ class Cache:
             weights=as_text(weights, "weights"),
             event_capacity=as_count(event_capacity, "event_capacity"),
             pin_limit=memory_share(pin_limit, "pin_limit"),
+            ttl_ms=FOREVER if ttl is None else as_ttl(ttl),
         )
 
     def open(
@@ -157,6 +163,7 @@ class Cache:
         media: Iterable[Media] = (),
         hints: RequestHints | None = None,
         now_ms: int | None = None,
+        ttl: float | None = None,
     ) -> Sequence:
         """Start a sequence at the longest prefix that needs no recomputation.
 
@@ -170,11 +177,17 @@ class Cache:
             hints: what is known of the request, for the eviction policy to learn from.
             now_ms: milliseconds of the caller's clock, which never goes back, such as the times of
                 a trace; None for a steady clock. A cache needs one or the other throughout.
+            ttl: seconds that what the sequence publishes is found: from `Sequence.publish`, and
+                anew from each `open` that uses it. The unit is a run, which ends where prompts
+                part; one that a hit leaves half-way is renewed when its sequence publishes. Of
+                several that publish a prefix the longest time counts. What has outlived its time is
+                never found and goes before anything is evicted, or with `drop_expired`. None for
+                the cache's ``ttl``, ``math.inf`` for until it is evicted.
 
         Raises:
             OutOfCapacityError: the plan's ``sequences`` are all open, or no slot is free.
-            InvalidArgumentError: no tokens, an id that does not fit int32, a hint out of range, or
-                media that overlap or do not lie in the tokens.
+            InvalidArgumentError: no tokens, an id that does not fit int32, a hint out of range,
+                media that overlap or do not lie in the tokens, or a ttl that is not above 0.
         """
         if hints is None:
             hints = RequestHints()
@@ -188,6 +201,7 @@ class Cache:
             kind=as_text(hints.kind, "hints.kind"),
             expected_reuse=None if reuse is None else as_number(reuse, "hints.expected_reuse"),
             now_ms=as_clock(now_ms),
+            ttl_ms=None if ttl is None else as_ttl(ttl),
         )
         return Sequence(core, self.plan)
 
@@ -338,6 +352,7 @@ class Cache:
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str = b"",
         media: Iterable[Media] = (),
+        ttl: float | None = None,
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
@@ -349,6 +364,7 @@ class Cache:
             adapter: the one it was saved under.
             salt: the one it was saved under.
             media: those it was saved under.
+            ttl: seconds that it is found, as in `open`.
 
         Returns:
             Positions made usable.
@@ -363,6 +379,7 @@ class Cache:
         return self._core.load(
             as_path(path),
             *as_space(namespace, adapter, salt, media),
+            None if ttl is None else as_ttl(ttl),
         )
 
     def take_events(
@@ -457,6 +474,14 @@ class Cache:
     def clear(self) -> None:
         """Drop every stored prefix, pinned ones too. Open sequences keep what they hold."""
         self._core.clear()
+
+    def drop_expired(self) -> int:
+        """Give back the memory of what has outlived its time to live, before it is needed.
+
+        Returns:
+            Blocks dropped.
+        """
+        return self._core.drop_expired()
 
     def bump_epoch(self, weights: str = "") -> None:
         """Drop every stored prefix at once, because the weights have changed.

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 __all__ = ["Explanation"]
 
 Limit = Literal["last token", "tokens", "snapshot", "window"]
-Reason = Literal["none", "never stored", "evicted", "erased", "other weights", "thinned"]
+Reason = Literal["none", "never stored", "evicted", "erased", "other weights", "thinned", "expired"]
 
 _LAST = "nothing: the last token of a prompt always runs"
 _MEMORY = "raise memory (Cache.resize), or keep what is worth more: another policy, hints at open()"
 _ERASED = "erase() dropped it; publish() it again"
+_EXPIRED = "raise ttl, which open() may give, or pin() it"
 _WEIGHTS = "bump_epoch() dropped it, because other weights compute other state"
 #: What to change, by limit and reason.
 _ADVICE: dict[tuple[str, str], str] = {
@@ -25,6 +26,7 @@ _ADVICE: dict[tuple[str, str], str] = {
     ("tokens", "evicted"): _MEMORY,
     ("tokens", "erased"): _ERASED,
     ("tokens", "other weights"): _WEIGHTS,
+    ("tokens", "expired"): _EXPIRED,
     ("snapshot", "never stored"): (
         "mark() where prompts branch and snapshot() at prefill_stops(), or lower snapshot_interval"
     ),
@@ -42,6 +44,7 @@ _WHY: dict[str, str] = {
     "evicted": "was evicted",
     "erased": "was erased",
     "other weights": "was of other weights",
+    "expired": "has outlived its time to live",
     "thinned": "gave way to other snapshots of its path",
 }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Pin"]
 
 _MOST_SECONDS = 2**53 / 1000
+FOREVER = 2**64 - 1
 
 
 def memory_share(value: Any, name: str) -> tuple[float, int | None]:
@@ -48,6 +49,11 @@ def milliseconds(seconds: Any, name: str) -> int:
 
 def lease_ms(lease: Any) -> int | None:
     return None if lease is None else milliseconds(lease, "lease")
+
+
+def ttl_ms(ttl: Any) -> int:
+    """Milliseconds of a time to live; infinity never ends."""
+    return FOREVER if ttl == math.inf else milliseconds(ttl, "ttl")
 
 
 class Pin:

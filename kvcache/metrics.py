@@ -74,7 +74,12 @@ _METRICS = (
     _Metric(
         "removed_blocks_total",
         "Blocks that left the index, by reason.",
-        {"evicted": "evicted_blocks", "erased": "erased_blocks", "dropped": "dropped_blocks"},
+        {
+            "evicted": "evicted_blocks",
+            "expired": "expired_blocks",
+            "erased": "erased_blocks",
+            "dropped": "dropped_blocks",
+        },
         "reason",
     ),
     _Metric(

@@ -40,6 +40,7 @@ class CacheStats:
         dropped_snapshots: that `Cache.clear` and `Cache.bump_epoch` dropped.
         window_pages_evicted: of each group, pages given up inside a prefix that stays, because no
             window of a position to resume at needs them, or for want of memory.
+        expired_blocks: dropped at the end of their time to live.
         pins: that are held.
         pinned_pages: that pins keep, of all groups.
         pinned_bytes: of those pages and of the pinned snapshots, each counted once.
@@ -86,6 +87,7 @@ class CacheStats:
     dropped_blocks: int
     dropped_snapshots: int
     window_pages_evicted: tuple[int, ...]
+    expired_blocks: int
     pins: int
     pinned_pages: int
     pinned_bytes: int

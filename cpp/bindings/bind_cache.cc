@@ -45,6 +45,7 @@ void bind_stats(py::module_& m) {
       .def_readonly("indexed_snapshots", &CacheStats::indexed_snapshots)
       .def_readonly("evicted_blocks", &CacheStats::evicted_blocks)
       .def_readonly("evicted_snapshots", &CacheStats::evicted_snapshots)
+      .def_readonly("expired_blocks", &CacheStats::expired_blocks)
       .def_readonly("pins", &CacheStats::pins)
       .def_readonly("pinned_pages", &CacheStats::pinned_pages)
       .def_readonly("pinned_bytes", &CacheStats::pinned_bytes)
@@ -82,7 +83,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                     double flops_per_token_per_position,
                                     std::uint64_t snapshot_interval,
                                     std::uint32_t snapshots_per_path, const std::string& weights,
-                                    std::uint64_t event_capacity, const Share& pin_limit) {
+                                    std::uint64_t event_capacity, const Share& pin_limit,
+                                    std::uint64_t ttl_ms) {
   const ReleaseGil nogil;  // creation may touch all of the memory
   return unwrap(Cache::create(plan, {policy,
                                      backing,
@@ -93,16 +95,18 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                      {snapshot_interval, snapshots_per_path},
                                      weights,
                                      event_capacity,
-                                     {pin_limit.first, pin_limit.second}}));
+                                     {pin_limit.first, pin_limit.second},
+                                     ttl_ms}));
 }
 
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
                                 const std::string& adapter, const std::string& salt,
                                 const Media& media, const std::string& tenant,
                                 const std::string& kind, std::optional<double> expected_reuse,
-                                std::optional<std::uint64_t> now_ms) {
+                                std::optional<std::uint64_t> now_ms,
+                                std::optional<std::uint64_t> ttl_ms) {
   const auto span = token_span(tokens);
-  const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms};
+  const kvcache::OpenOptions options{{tenant, kind, expected_reuse}, now_ms, ttl_ms};
   const ReleaseGil nogil;
   return unwrap(cache.open(span, {name, adapter, salt, media_of(media)}, options));
 }
@@ -125,6 +129,9 @@ void bind_dropping(CacheClass& cache) {
       .def(
           "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
       .def(
+          "drop_expired", [](Cache& c) { return own(c).drop_expired(); },
+          py::call_guard<ReleaseGil>())
+      .def(
           "bump_epoch", [](Cache& c, const std::string& weights) { own(c).bump_epoch(weights); },
           py::arg("weights"), py::call_guard<ReleaseGil>());
 }
@@ -142,11 +149,11 @@ void bind_cache(py::module_& m) {
            py::arg("memory"), py::arg("flops_per_token") = 1.0,
            py::arg("flops_per_token_per_position") = 0.0, py::arg("snapshot_interval"),
            py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0,
-           py::arg("pin_limit"))
+           py::arg("pin_limit"), py::arg("ttl_ms"))
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
            py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
            py::arg("kind") = "", py::arg("expected_reuse") = py::none(),
-           py::arg("now_ms") = py::none())
+           py::arg("now_ms") = py::none(), py::arg("ttl_ms") = py::none())
       .def("explain",
            [](const Cache& cache, const Tokens& tokens, const std::string& name,
               const std::string& adapter, const std::string& salt, const Media& media) {
@@ -169,10 +176,11 @@ void bind_cache(py::module_& m) {
           py::arg("media"), py::kw_only(), py::arg("replace"))
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
-              const std::string& adapter, const std::string& salt, const Media& media) {
+              const std::string& adapter, const std::string& salt, const Media& media,
+              std::optional<std::uint64_t> ttl_ms) {
              const std::string where = path;
              const ReleaseGil nogil;
-             return unwrap(cache.load(where, {name, adapter, salt, media_of(media)}));
+             return unwrap(cache.load(where, {name, adapter, salt, media_of(media)}, ttl_ms));
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())

@@ -21,6 +21,7 @@ void bind_explanation(py::module_& m) {
       .value("ERASED", MissReason::kErased)
       .value("WEIGHTS", MissReason::kWeights)
       .value("THINNED", MissReason::kThinned)
+      .value("EXPIRED", MissReason::kExpired)
       .finalize();
   py::class_<Explanation>(m, "Explanation")
       .def_readonly("tokens", &Explanation::tokens)

@@ -120,7 +120,9 @@ class Worker {
   }
 
   void open() {
-    auto sequence = cache_.open(prompt(), space());
+    OpenOptions options;
+    if (below(3) == 0) options.ttl_ms = 1 + below(10);
+    auto sequence = cache_.open(prompt(), space(), options);
     if (!went_well(sequence.status(), "open")) return;
     const std::string wrong = content::wrong_bytes(*sequence);
     expect(wrong.empty(), "after a hit: " + wrong);
@@ -238,6 +240,7 @@ class Worker {
       for (const PageRefs& page : *live) expect(page.refs >= page.indexed, "page_refs");
     }
     if (below(16) == 0) cache_.clear();
+    if (below(8) == 0) cache_.drop_expired();
   }
 
   // Keeps a prefix for a while, or for ever; what is kept can be resumed from.

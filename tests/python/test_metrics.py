@@ -117,6 +117,7 @@ def test_reasons_limits_and_groups_are_labels() -> None:
     removed = metrics["kvcache_removed_blocks_total"][2]
     assert {labels[0] for labels in removed} == {
         ("reason", "evicted"),
+        ("reason", "expired"),
         ("reason", "erased"),
         ("reason", "dropped"),
     }

@@ -55,6 +55,7 @@ struct CacheOptions {
   // router may miss between two calls, in all groups: a prompt of n blocks has n names in each.
   std::uint64_t event_capacity = 0;
   MemoryShare pin_limit = {.fraction = 0.5};  // what all pins together may hold
+  std::uint64_t ttl_ms = kForever;            // of what is stored without another; see OpenOptions
 };
 
 // What erase() drops. A field that is not given agrees with everything.
@@ -98,6 +99,7 @@ struct CacheStats {
   std::uint64_t dropped_blocks = 0;
   std::uint64_t dropped_snapshots = 0;
   std::vector<std::uint64_t> window_pages_evicted;  // by group
+  std::uint64_t expired_blocks = 0;                 // dropped at the end of their time to live
   std::uint64_t pins = 0;
   std::uint64_t pinned_pages = 0;  // that pins keep, of all groups
   std::uint64_t pinned_bytes = 0;  // those pages and snapshots, each counted once
@@ -130,14 +132,15 @@ class CacheCore;
 class Cache {
  public:
   // kInvalidArgument: an unknown policy, costs that are negative or not finite, a share of memory
-  // outside 0..1, or a plan that 32-bit block tables cannot address.
+  // outside 0..1, a time to live of 0, or a plan that 32-bit block tables cannot address.
   // kOutOfCapacity: the budget cannot hold the state of one block, or the system refuses.
   static Result<std::unique_ptr<Cache>> create(StatePlan plan, const CacheOptions& options);
   ~Cache();
 
   // Finds the longest usable prefix, shares its pages and restores its fixed-size state.
   // kInvalidArgument: no tokens, media spans that do not lie in them, apart from one another, or an
-  // expected reuse outside 0..1. kOutOfCapacity: no slot, or sequences are at their limit.
+  // expected reuse outside 0..1, or a time to live of 0. kOutOfCapacity: no slot, or sequences are
+  // at their limit.
   Result<Sequence> open(std::span<const std::int32_t> tokens, const PrefixSpace& space,
                         const OpenOptions& options = {});
   // What open() would reuse, what limits it, and why what is missing is not there, as far as that
@@ -166,7 +169,9 @@ class Cache {
   // its positions. Everything is checked before anything changes. kCorruption: damage, naming the
   // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
   // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
-  Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space);
+  // `ttl_ms` as in OpenOptions.
+  Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space,
+                             std::optional<std::uint64_t> ttl_ms = {});
 
   // Which whole blocks and which snapshots have become or stopped being available since the last
   // call, in order. Once more happened than `event_capacity` lets wait, the answer is kCleared and
@@ -188,6 +193,9 @@ class Cache {
 
   // Drops every stored prefix, pinned ones too; open sequences keep what they hold.
   void clear();
+  // Drops what has outlived its time to live, which nothing finds any more; without this call it
+  // goes when memory is needed, before anything else. Returns blocks.
+  std::uint64_t drop_expired();
   // Drops every stored prefix in constant time, because other weights compute other state. Open
   // sequences go on with what they hold, but their publish() stores nothing any more. `weights`
   // names the new ones: files of another name are refused by load().

@@ -19,6 +19,7 @@ enum class MissReason : std::uint8_t {
   kErased = 3,       // by erase()
   kWeights = 4,      // by bump_epoch()
   kThinned = 5,      // a snapshot, for others of its path
+  kExpired = 6,      // at the end of its time to live
 };
 
 struct Explanation {

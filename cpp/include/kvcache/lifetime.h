@@ -27,6 +27,9 @@ struct MemoryShare {
   std::optional<std::uint64_t> bytes = {};
 };
 
+// Of a time to live: it never ends.
+inline constexpr std::uint64_t kForever = UINT64_MAX;
+
 struct PinOptions {
   std::optional<std::uint64_t> lease_ms = {};  // the pin lapses by itself after that
   std::optional<std::uint64_t> now_ms = {};

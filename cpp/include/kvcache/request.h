@@ -21,6 +21,10 @@ struct OpenOptions {
   RequestHints hints;
   // The caller's clock, for replays: 0 or more, never backwards. Without it, a steady clock.
   std::optional<std::uint64_t> now_ms;
+  // How long what the sequence publishes is found: milliseconds from publish(), and from each later
+  // hit. A prefix that several publish lives as long as the longest says. Without it,
+  // CacheOptions::ttl_ms; kForever: until it is evicted.
+  std::optional<std::uint64_t> ttl_ms = {};
 };
 
 struct CloseOptions {

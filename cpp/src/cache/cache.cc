@@ -80,6 +80,7 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
       capacity_blocks(options.capacity_blocks),
       placement(options.placement),
       pin_limit(options.pin_limit),
+      ttl_ms(options.ttl_ms),
       weights(options.weights),
       layers(plan),
       groups(first_numbers(plan.groups().size())),
@@ -98,6 +99,7 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   const auto costs = eviction_costs(plan, options.costs);
   if (!costs) return costs.status();
   if (Status status = check_share(options.pin_limit, "pin_limit"); !status) return status;
+  if (Status status = check_ttl(options.ttl_ms); !status) return status;
   auto policy = evict::make_policy(options.policy, *costs);
   if (!policy) return policy.status();
   const std::uint64_t budget =
@@ -183,6 +185,8 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     return Status::invalid_argument("open: expected_reuse must be 0..1, got ", *reuse);
   }
   CacheCore& core = *core_;
+  const std::uint64_t ttl_ms = options.ttl_ms.value_or(core.ttl_ms);
+  if (Status status = check_ttl(ttl_ms); !status) return status;
   auto sequence = SequenceCore::create(core_);
   if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   std::string key = space_key(space);
@@ -213,6 +217,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     sequence->matched_tokens = match.matched;
     sequence->prompt_tokens = tokens.size();
     sequence->hint = hint_key(options.hints);
+    sequence->ttl_ms = ttl_ms;
     sequence->branches = std::move(match.branches);
     sequence->resident_snapshots = match.resident;
     ++core.counters.open_sequences;
@@ -266,6 +271,7 @@ CacheStats Cache::stats() const {
   stats.evicted_blocks = counts.evicted_blocks;
   stats.evicted_snapshots = counts.evicted_snapshots;
   add_removals(core_->index, stats);
+  stats.expired_blocks = counts.expired_blocks;
   stats.pins = core_->index.pins().size();
   stats.pinned_pages = core_->index.pins().pages();
   stats.pinned_bytes = core_->index.pins().bytes();

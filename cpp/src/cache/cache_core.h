@@ -62,7 +62,13 @@ class CacheCore final : public arena::ItemSource {
     return callers ? *callers : Clock::steady_ms();
   }
   // Locked. Lets the index know the time, where that matters or the caller has one.
-  void tell_time(std::optional<std::uint64_t> callers);
+  void tell_time(std::optional<std::uint64_t> callers) {
+    if (callers || index.is_timed()) index.set_now(clock.read(callers));
+  }
+  // Locked. RadixIndex::insert() at the present time.
+  void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
+              const prefix::BlockTables& tables, std::span<const arena::SnapshotRef> snapshots,
+              const prefix::PathNames& names, std::uint64_t ttl_ms);
   // Locked. RadixIndex::evict_one() at the present time.
   bool evict_one();
   // Locked. Of the budget, or of what `capacity_blocks` leaves of it.
@@ -79,6 +85,7 @@ class CacheCore final : public arena::ItemSource {
   const std::uint64_t capacity_blocks;
   const PlacementOptions placement;
   const MemoryShare pin_limit;
+  const std::uint64_t ttl_ms;
   std::string weights;  // locked
   const sequence::LayerMap layers;
   const std::vector<std::size_t> groups;  // 0, 1, ... of the plan
@@ -110,6 +117,7 @@ struct SequenceCore {
   std::uint64_t matched_tokens = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint32_t hint = 0;
+  std::uint64_t ttl_ms = kForever;  // of what it publishes
   // What placement knows of the path: where others parted from it, snapshots it holds already, and
   // what the caller marked.
   std::vector<std::uint64_t> branches;
@@ -154,6 +162,8 @@ prefix::PathNames path_names(const CacheCore& cache, prefix::BlockChain& chain,
 StateView pin_tensor(const std::shared_ptr<CacheCore>& cache, arena::Pool& pool, arena::ItemId item,
                      const FixedComponent& component);
 
+// kInvalidArgument: none.
+Status check_ttl(std::uint64_t ttl_ms);
 // kInvalidArgument: `name`, a fraction outside 0..1.
 Status check_share(const MemoryShare& share, std::string_view name);
 

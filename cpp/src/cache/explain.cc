@@ -17,6 +17,8 @@ Result<Explanation> Cache::explain(std::span<const std::int32_t> tokens,
   std::uint64_t generation = 0;
   {
     const std::lock_guard lock(core_->mutex);
+    core_->tell_time({});
+    if (core_->index.is_timed()) core_->index.drop_expired();  // so that it is known for expired
     said = core_->index.explain(where, tokens);
     generation = core_->index.generation();
   }

@@ -244,6 +244,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   PrefixShape shape;
   {
     const std::lock_guard lock(core.mutex);
+    core.tell_time({});
     if (Status status = pin_prefix(core, where.ref(), tokens, pins, shape); !status) return status;
   }
   if (shape.tokens == 0) {
@@ -259,8 +260,11 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   return shape.tokens;
 }
 
-Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space) {
+Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space,
+                                  std::optional<std::uint64_t> ttl_ms) {
   CacheCore& core = *core_;
+  const std::uint64_t ttl = ttl_ms.value_or(core.ttl_ms);
+  if (Status status = check_ttl(ttl); !status) return status;
   if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("load"); !status) return status;
   const Where where(core, space);
@@ -278,7 +282,12 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   Pins pins(core);
   {
     const std::lock_guard lock(core.mutex);
-    if (is_resident(core, where.ref(), *file)) return shape.tokens;
+    core.tell_time({});
+    if (is_resident(core, where.ref(), *file)) {
+      const prefix::Match match = match_whole(core, where.ref(), file->tokens());
+      core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl);
+      return shape.tokens;
+    }
     if (Status status = check_budget(core, shape, filled); !status) return status;
     if (Status status = take_items(core, shape, filled, pins); !status) return status;
   }
@@ -293,7 +302,7 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   if (where.epoch != core.index.epoch()) {
     return Status::not_found("load: the weights have changed meanwhile, so nothing was kept");
   }
-  core.index.insert(where.ref(), file->tokens(), pins.pages, snapshots, names);
+  core.insert(where.ref(), file->tokens(), pins.pages, snapshots, names, ttl);
   evict::Completion facts;
   facts.now_ms = CacheCore::now_ms({});
   facts.prompt_tokens = shape.tokens;

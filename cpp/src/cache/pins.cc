@@ -40,10 +40,6 @@ std::uint64_t CacheCore::bytes_of(const MemoryShare& share) const {
   return static_cast<std::uint64_t>(share.fraction * static_cast<double>(budget));
 }
 
-void CacheCore::tell_time(std::optional<std::uint64_t> callers) {
-  if (callers || index.is_timed()) index.set_now(clock.read(callers));
-}
-
 bool CacheCore::evict_one() {
   tell_time({});
   return index.evict_one();

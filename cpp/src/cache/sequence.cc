@@ -191,8 +191,8 @@ Status Sequence::publish() {
   const std::uint64_t end = state.publishable();
   const prefix::PathNames names = core_->path_names(end);
   const std::lock_guard lock(cache.mutex);
-  cache.index.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
-                     state.snapshots(), names);
+  cache.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
+               state.snapshots(), names, core_->ttl_ms);
   state.mark_seen(end);
   state.forget_snapshots();
   return Status::ok();
@@ -216,6 +216,7 @@ Result<Sequence> Sequence::fork() {
   child->matched_tokens = core_->matched_tokens;
   child->prompt_tokens = core_->prompt_tokens;
   child->hint = core_->hint;
+  child->ttl_ms = core_->ttl_ms;
   child->branches = core_->branches;
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;
@@ -245,6 +246,7 @@ Status Sequence::truncate(std::uint64_t position) {
         if (ref.position == position && better) source = ref;
       };
       for (const arena::SnapshotRef& held : state.snapshots()) consider(held);
+      cache.tell_time({});
       consider(cache.index.find_snapshot(
           state.space(), std::span(state.tokens()).first(state.length()), position));
       if (source.item == kNoItem) {

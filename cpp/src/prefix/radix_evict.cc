@@ -24,6 +24,7 @@ bool RadixIndex::tail_in_use(NodeId id) const {
 bool RadixIndex::evict_one() {
   if (reap(1) > 0) return true;
   lapse();
+  if (expire_one()) return true;
   if (release_interior()) return true;
   // What open sequences hold would free nothing.
   std::vector<NodeId> held;

@@ -143,7 +143,7 @@ Explanation RadixIndex::explain(const SpaceRef& space, std::span<const std::int3
   said.position = match.limit == HitLimit::kTokens ? match.matched : cap;
   if (match.limit == HitLimit::kNone) said.reason = MissReason::kNone;
   if (match.limit != HitLimit::kWindow) return said;
-  const std::vector<Step> path = walk(root_of(space, false), tokens, space.media);
+  const std::vector<Step> path = walk(root_of(space, false), tokens, space.media, true);
   for (std::uint64_t end = cap; end > 0;) {
     if (const auto gap = window_gap(path, end)) {
       said.group = gap->group;

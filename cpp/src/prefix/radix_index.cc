@@ -31,7 +31,7 @@ std::uint64_t RadixIndex::blocks_to(std::uint64_t end) const {
 
 void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
                         const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-                        const PathNames& names) {
+                        const PathNames& names, std::uint64_t ttl) {
   if (tokens.empty()) return;
   // What other weights have computed is of no use to anybody.
   if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return;
@@ -46,7 +46,9 @@ void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tok
     path.push_back(id);
     parent = id;
   }
+  const std::size_t known = path.size();
   append(parent, space, tokens, tables, path);
+  renew(path, path.size() - known, ttl);
   for (const NodeId id : path) policy_->use(evict::run_unit(id), clock_);
   for (const SnapshotRef& ref : snapshots) {
     for (const NodeId id : path) {
@@ -176,6 +178,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
 void RadixIndex::free_node(NodeId id) {
   nodes_[id] = Node();
   forget_keys(id);
+  lives_.forget(id);
   if (events_) events_->cut_run(id, 0);
   free_nodes_.push_back(id);
   --counts_.nodes;
@@ -223,6 +226,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   if (events_) events_->split_run(upper_id, id, lower_skip);
   policy_->split_run(upper_id, id, position);
   pins_.split(upper_id, id);
+  lives_.split(upper_id, id, position);
   return upper_id;
 }
 

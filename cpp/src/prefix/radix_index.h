@@ -25,6 +25,7 @@
 #include "prefix/block_chain.h"
 #include "prefix/event_log.h"
 #include "prefix/ghosts.h"
+#include "prefix/lives.h"
 #include "prefix/pins.h"
 #include "prefix/placement.h"
 
@@ -62,6 +63,7 @@ struct IndexCounts {
   std::uint64_t snapshots = 0;
   std::uint64_t evicted_blocks = 0;
   std::uint64_t evicted_snapshots = 0;
+  std::uint64_t expired_blocks = 0;
 };
 
 // What has left but for eviction of run tails and snapshots.
@@ -93,10 +95,11 @@ class RadixIndex {
   // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
   // snapshots. Takes its own references; what is resident already keeps its pages. A path that
   // then holds more snapshots than it may loses those of least worth. `names` are what events call
-  // it, of all of the path; nothing of it is announced without them.
+  // it, of all of the path; nothing of it is announced without them. `ttl`: how long it is found
+  // after now(), and after each hit that uses a run of it to its end.
   void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
               const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-              const PathNames& names = {});
+              const PathNames& names = {}, std::uint64_t ttl = kNever);
 
   // Deepest snapshot on the path of `tokens` at or below `at_most`; position 0 when there is none.
   SnapshotRef find_snapshot(const SpaceRef& space, std::span<const std::int32_t> tokens,
@@ -108,7 +111,7 @@ class RadixIndex {
   // What leases are counted in, which never goes back.
   void set_now(std::uint64_t now) { now_ = now; }
   std::uint64_t now() const { return now_; }
-  bool is_timed() const { return pins_.has_leases(); }
+  bool is_timed() const { return pins_.has_leases() || !lives_.empty(); }
 
   // Keeps the longest usable prefix of `tokens`, the last one included, from eviction until
   // unpin() or the deadline. kNotFound: nothing of it is usable. kOutOfCapacity: all pins together
@@ -119,6 +122,8 @@ class RadixIndex {
   bool unpin(PinId id);
   bool renew_pin(PinId id, std::uint64_t deadline);
   bool is_pinned(PinId id) const { return pins_.find(id) != nullptr; }
+  // Drops what has outlived its time. Returns blocks.
+  std::uint64_t drop_expired();
   // Ends pins whose deadline has passed.
   void lapse();
   const PinTable& pins() const { return pins_; }
@@ -214,7 +219,7 @@ class RadixIndex {
 
   NodeId child_of(NodeId parent, std::int32_t token, const MediaSpan* media) const;
   std::vector<Step> walk(NodeId root, std::span<const std::int32_t> tokens,
-                         std::span<const MediaSpan> media) const;
+                         std::span<const MediaSpan> media, bool living = false) const;
   BlockTables path_tables(const std::vector<Step>& path, std::uint64_t end) const;
   std::optional<std::uint64_t> last_hole(const BlockTables& tables, std::uint64_t end) const;
   std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
@@ -259,6 +264,10 @@ class RadixIndex {
   std::uint64_t bytes_to_pin(const PinRecord& record) const;
   PinId hold(PinRecord record);
   void unpin_ending_at(NodeId run);
+  void renew(const std::vector<NodeId>& path, std::size_t fresh, std::uint64_t ttl);
+  bool expire_one();
+  // Its time is over, and nothing finds it any more.
+  bool is_over(NodeId id) const { return lives_.is_over(id, now_) && !pins_.covers(id); }
   // By a sequence or a pin.
   bool is_held(std::size_t group, ItemId page) const {
     return pools_.pages[group]->in_use(page) || pins_.holds_page(group, page);
@@ -333,6 +342,7 @@ class RadixIndex {
   std::array<RunKeys, 64> run_keys_;           // by id
   RemovalCounts removals_;
   PinTable pins_;
+  LifeTable lives_;
   std::uint64_t now_ = 0;
   std::uint64_t lapsed_leases_ = 0;
 };

@@ -32,7 +32,8 @@ RadixIndex::NodeId RadixIndex::child_of(NodeId parent, std::int32_t token,
 
 // A run never goes past the start of a media item: what follows there depends on its content.
 std::vector<RadixIndex::Step> RadixIndex::walk(NodeId root, std::span<const std::int32_t> tokens,
-                                               std::span<const MediaSpan> media) const {
+                                               std::span<const MediaSpan> media,
+                                               bool living) const {
   std::vector<Step> path;
   NodeId id = root;
   std::uint64_t matched = 0;
@@ -40,7 +41,7 @@ std::vector<RadixIndex::Step> RadixIndex::walk(NodeId root, std::span<const std:
   while (matched < tokens.size()) {
     const bool at_item = item != media.end() && item->start == matched;
     id = child_of(id, tokens[matched], at_item ? &*item : nullptr);
-    if (id == kNoNode) break;
+    if (id == kNoNode || (living && is_over(id))) break;
     item += at_item;
     const std::uint64_t stop =
         item == media.end() ? tokens.size() : std::min<std::uint64_t>(item->start, tokens.size());
@@ -128,10 +129,11 @@ std::uint32_t RadixIndex::deepest_snapshot(const std::vector<Step>& path,
 
 Match RadixIndex::match(const SpaceRef& space, std::span<const std::int32_t> tokens, bool touch,
                         std::uint64_t now_ms) {
+  lapse();
   Match match;
   const NodeId root = root_of(space, false);
   if (root == kNoNode) return match;
-  const std::vector<Step> path = walk(root, tokens, space.media);
+  const std::vector<Step> path = walk(root, tokens, space.media, true);
   match.matched = path.empty() ? 0 : path.back().end;
   if (match.matched == 0) return match;
 
@@ -186,6 +188,7 @@ Match RadixIndex::match(const SpaceRef& space, std::span<const std::int32_t> tok
       // must not look used, and the pages that the hit takes are held anyway.
       if (node.start >= usable || step.end < node.end()) break;
       policy_->use(evict::run_unit(step.node), clock_);
+      lives_.use(step.node, now_);
     }
     if (snapshot != UINT32_MAX) policy_->use(evict::snapshot_unit(snapshot), clock_);
   }
@@ -196,7 +199,7 @@ SnapshotRef RadixIndex::find_snapshot(const SpaceRef& space, std::span<const std
                                       std::uint64_t at_most) {
   const NodeId root = root_of(space, false);
   if (root == kNoNode || !plan_.has_fixed_state()) return {};
-  const std::uint32_t index = deepest_snapshot(walk(root, tokens, space.media), at_most);
+  const std::uint32_t index = deepest_snapshot(walk(root, tokens, space.media, true), at_most);
   if (index == UINT32_MAX) return {};
   const Snapshot& found = snapshots_[index];
   return {found.position, found.item, found.format};

@@ -60,7 +60,7 @@ Result<Pinned> RadixIndex::pin(const SpaceRef& space, std::span<const std::int32
     return Status::not_found("pin: no prefix of these ", tokens.size(),
                              " tokens is stored and usable; explain() tells why");
   }
-  const std::vector<Step> path = walk(root_of(space, false), tokens, space.media);
+  const std::vector<Step> path = walk(root_of(space, false), tokens, space.media, true);
   PinRecord record;
   record.deadline = deadline;
   record.pages.resize(pools_.pages.size());
@@ -113,6 +113,7 @@ bool RadixIndex::unpin(PinId id) {
   }
   for (NodeId run = record.run; run != kNoNode; run = nodes_[run].parent) {
     pins_.uncover(run);
+    if (!pins_.covers(run)) lives_.resume(run);
     if (has_windows_ && !nodes_[run].is_root()) queue_windows(run);
   }
   if (nodes_[record.run].children == 0) set_candidate(record.run, true);
