@@ -130,7 +130,7 @@ void RadixIndex::set_candidate(NodeId id, bool candidate) {
 void RadixIndex::erase_edge(NodeId id) {
   const Node& node = nodes_[id];
   if (node.label.empty()) {
-    edges_.erase(edge(node.parent, node.tokens.front()));
+    edges_.erase(node.parent, node.tokens.front());
   } else {
     media_edges_.erase(media_edge(node.parent, node.tokens.front(), node.label));
   }

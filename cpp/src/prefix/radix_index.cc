@@ -134,7 +134,7 @@ RadixIndex::NodeId RadixIndex::root_of(const SpaceRef& space, bool create) {
 void RadixIndex::set_edge(NodeId parent, NodeId child) {
   const Node& node = nodes_[child];
   if (node.label.empty()) {
-    edges_[edge(parent, node.tokens.front())] = child;
+    edges_.set(parent, node.tokens.front(), child);
   } else {
     media_edges_[media_edge(parent, node.tokens.front(), node.label)] = child;
   }

@@ -23,6 +23,7 @@
 #include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
 #include "prefix/block_chain.h"
+#include "prefix/edge_map.h"
 #include "prefix/event_log.h"
 #include "prefix/ghosts.h"
 #include "prefix/pins.h"
@@ -165,7 +166,7 @@ class RadixIndex {
 
  private:
   using NodeId = std::uint32_t;
-  static constexpr NodeId kNoNode = UINT32_MAX;
+  static constexpr NodeId kNoNode = EdgeMap::kNone;
 
   struct Snapshot {
     std::uint64_t position = 0;
@@ -204,9 +205,6 @@ class RadixIndex {
   static bool is_whole(const Group& group) { return !group.forgets() && group.record_tokens == 1; }
   std::uint64_t block_of(std::uint64_t position) const { return position / plan_.block_tokens(); }
   std::uint64_t blocks_to(std::uint64_t end) const;
-  static std::uint64_t edge(NodeId parent, std::int32_t token) {
-    return std::uint64_t{parent} << 32 | static_cast<std::uint32_t>(token);
-  }
 
   static std::string media_label(const MediaSpan& span);
   static std::string media_edge(NodeId parent, std::int32_t token, std::string_view label);
@@ -314,7 +312,7 @@ class RadixIndex {
   std::vector<NodeId> free_nodes_;
   std::vector<Snapshot> snapshots_;
   std::vector<std::uint32_t> free_snapshots_;
-  std::unordered_map<std::uint64_t, NodeId> edges_;
+  EdgeMap edges_;
   std::unordered_map<std::string, NodeId> media_edges_;
   std::unordered_map<std::string, NodeId> roots_;
   std::vector<NodeId> doomed_;  // subtrees that nothing finds any more, the next to go last
