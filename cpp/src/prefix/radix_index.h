@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "arena/pool_map.h"
@@ -245,6 +246,9 @@ class RadixIndex {
   void erase_subtree(NodeId top);
   void set_candidate(NodeId id, bool candidate);
   bool tail_in_use(NodeId id) const;
+  std::optional<evict::Unit> find_victim();
+  void unpark(NodeId id);
+  bool unpark_released();
   bool release_windows(NodeId leaf);
   void queue_windows(NodeId id);
   void leave_window(NodeId id, std::size_t group, std::uint64_t index);
@@ -319,7 +323,8 @@ class RadixIndex {
   std::vector<std::unordered_map<std::string, NodeId>> stale_roots_;
   IndexCounts stale_;  // what they hold
   std::uint64_t epoch_ = 0;
-  std::deque<NodeId> window_queue_;  // runs whose windows may hold more than any hit needs
+  std::unordered_set<NodeId> parked_;  // candidates that sequences hold, unknown to the policy
+  std::deque<NodeId> window_queue_;    // runs whose windows may hold more than any hit needs
   std::uint64_t clock_ = 0;
   IndexCounts counts_;
   std::unique_ptr<EventLog> events_;  // null: nothing is recorded
