@@ -58,6 +58,30 @@ TEST_P(EveryPolicy, PassesOverWhatMayNotGo) {
   EXPECT_EQ(policy_->victim([&](Unit unit) { return unit == only; }), only);
 }
 
+TEST_P(EveryPolicy, WhatIsErasedIsNotOfferedUntilItIsInsertedAgain) {
+  for (int i = 0; i < 20; ++i) tree_.snapshot(tree_.add(0, 9), 5);
+  const std::set<Unit> all = tree_.candidates();
+  std::set<Unit> erased;
+  for (const Unit unit : all) {
+    if (erased.size() < 10 || unit.kind == UnitKind::kSnapshot) erased.insert(unit);
+  }
+  for (const Unit unit : erased) policy_->erase(unit);
+  tree_.use(tree_.runs().front());
+  std::set<Unit> offered;
+  policy_->victim([&](Unit unit) {
+    offered.insert(unit);
+    return false;
+  });
+  for (const Unit unit : erased) {
+    EXPECT_FALSE(offered.contains(unit));
+    policy_->insert(unit);
+    offered.insert(unit);
+  }
+  EXPECT_EQ(offered, all);
+  while (const auto victim = policy_->victim(kAny)) tree_.evict(*victim);
+  EXPECT_TRUE(tree_.candidates().empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPolicy, testing::ValuesIn(policy_names()),
                          [](const auto& info) { return std::string(info.param); });
 
