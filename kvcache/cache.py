@@ -115,7 +115,7 @@ class Cache:
         self,
         plan: StatePlan,
         *,
-        policy: str = "lru",
+        policy: str = "price_list",
         backing: bool = True,
         capacity_blocks: int = 0,
         max_memory: str | int | None = None,

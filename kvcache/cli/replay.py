@@ -116,8 +116,8 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     option(
         "--policy",
         metavar="NAME[,NAME...]|all",
-        default="lru",
-        help="eviction policy (default: lru)",
+        default="price_list",
+        help="eviction policy (default: price_list)",
     )
     option(
         "--capacity-blocks",

@@ -64,7 +64,7 @@ class Job:
     memory: int
     format: str = "f16"
     block_tokens: int | None = None
-    policy: str = "lru"
+    policy: str = "price_list"
     capacity_blocks: int = 0
     real_bytes: bool = True
     snapshot_interval: int = 1024

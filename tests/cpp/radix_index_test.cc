@@ -7,6 +7,7 @@
 #include <set>
 
 #include "arena/arena.h"
+#include "evict_reference.h"
 
 namespace kvcache::prefix {
 namespace {
@@ -33,10 +34,14 @@ StateDecl recurrent() {
           .shape = {4}};
 }
 
+std::unique_ptr<evict::Policy> make_lru() {
+  return std::move(evict::make_policy("lru", {})).value();
+}
+
 // An index over a ledger, and pages that remember which tokens they hold the state of.
 class Index {
  public:
-  explicit Index(std::vector<StateDecl> decls)
+  explicit Index(std::vector<StateDecl> decls, std::unique_ptr<evict::Policy> policy = make_lru())
       : plan_(std::move(StatePlan::create(std::move(decls),
                                           {.memory_bytes = 64 << 20, .block_tokens = kBlock}))
                   .value()),
@@ -44,7 +49,7 @@ class Index {
                                               arena::pool_specs(plan_, 0), false))
                    .value()),
         pools(arena::map_pools(plan_, *arena_)),
-        index(plan_, pools, std::move(evict::make_policy("lru", {})).value()) {}
+        index(plan_, pools, std::move(policy)) {}
 
   // Tables of a sequence that has computed `tokens`; blocks before `first` are let go.
   BlockTables compute(const Tokens& tokens, std::uint64_t first = 0) {
@@ -212,6 +217,47 @@ TEST(RadixIndex, WhatASequenceHoldsIsPassedOverAndStaysACandidate) {
   EXPECT_FALSE(t.index.evict_one());
   t.release(tables);
   EXPECT_TRUE(t.index.evict_one());
+  t.expect_empty();
+}
+
+// Least recently used, and how often what it named might not go.
+class Refused final : public evict::PlainPolicy {
+ public:
+  explicit Refused(int& times) : PlainPolicy({.block_tokens = kBlock}), times_(times) {}
+  std::string_view name() const override { return "refused"; }
+  std::optional<evict::Unit> victim(const MayGo& may_go) override {
+    const auto counted = [&](evict::Unit unit) {
+      const bool may = may_go(unit);
+      times_ += !may;
+      return may;
+    };
+    return least(counted, [&](evict::Unit unit) { return units_[unit].last_access; });
+  }
+
+ private:
+  int& times_;
+};
+
+TEST(RadixIndex, WhatSequencesHoldIsAskedForOnceAndComesBackWhenTheyEnd) {
+  int refused = 0;
+  Index t({paged(0, 0)}, std::make_unique<Refused>(refused));
+  std::vector<std::pair<Tokens, BlockTables>> open;
+  for (std::int32_t i = 0; i < 50; ++i) {
+    const Tokens tokens{i, 1, 2, 3};
+    open.emplace_back(tokens, t.compute(tokens));
+    t.index.insert("", tokens, open.back().second, {});
+    t.store({100 + i, 1, 2, 3});
+  }
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(t.index.evict_one());
+  EXPECT_EQ(refused, 50);
+  EXPECT_FALSE(t.index.evict_one());
+  EXPECT_EQ(refused, 50);
+  // One ends as requests do, the others without a word.
+  t.index.complete("", open.back().first, {});
+  for (const auto& [tokens, tables] : open) t.release(tables);
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(t.index.evict_one());
+  EXPECT_FALSE(t.index.evict_one());
+  EXPECT_EQ(refused, 50);
   t.expect_empty();
 }
 

@@ -432,7 +432,7 @@ def test_an_unknown_policy_is_refused_with_the_known() -> None:
         make_cache(policy="clock")
     with pytest.raises(InvalidArgumentError, match="policy: expected text"):
         make_cache(policy=None)
-    assert make_cache().policy == "lru"
+    assert make_cache().policy == "price_list"
 
 
 def test_a_ledger_counts_without_bytes() -> None:

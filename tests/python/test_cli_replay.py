@@ -100,7 +100,7 @@ def test_without_arguments_a_hybrid_is_served_with_hits_evictions_and_snapshots(
     assert (report["model"], report["format"], report["policy"]) == (
         "qwen3_next",
         "f16",
-        "lru",
+        "price_list",
     )
 
 

@@ -5,28 +5,12 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 from support.declarations import paged
+from support.evict_traces import branching
 
 from kvcache import Cache, StatePlan
-from kvcache.replay import Replay, Request
+from kvcache.replay import Replay
 
 ATTENTION = [paged(0, f"attention.{name}", 1, 8) for name in ("keys", "values")]
-
-
-def branching_trace(rng, count):
-    """Prompts that leave an earlier one at a block, as hash ids do, and end in a new block."""
-    paths, fresh = [[0]], iter(range(1, 1 << 22))
-    for number in range(count):
-        path = paths[int(rng.integers(max(0, len(paths) - 60), len(paths)))]
-        path = path[: int(rng.integers(1, max(2, len(path))))]  # a partial block is never extended
-        path += [next(fresh) for _ in range(int(rng.integers(1, 6)))]
-        paths.append(path)
-        yield Request(
-            number=number,
-            timestamp_ms=0,
-            input_length=512 * len(path) - int(rng.integers(512)),
-            output_length=9,
-            source=np.array(path, np.uint64),
-        )
 
 
 def exact_lru(requests, capacity):
@@ -45,7 +29,7 @@ def exact_lru(requests, capacity):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_ledger_evicts_as_exact_lru(seed):
-    requests = list(branching_trace(np.random.default_rng(seed), 600))
+    requests = branching(np.random.default_rng(seed), 600)
     capacity = 4 * max(request.source.size for request in requests)
     plan = StatePlan(ATTENTION, memory="1MiB", block_tokens=512)
     cache = Cache(plan, policy="lru", backing=False, capacity_blocks=capacity)

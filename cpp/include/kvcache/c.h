@@ -77,7 +77,7 @@ typedef struct kvcache_options {
   uint64_t memory_bytes;
   uint32_t block_tokens;
   uint32_t sequences;
-  const char* policy;  /* NULL: "lru" */
+  const char* policy;  /* NULL: "price_list" */
   uint32_t ring_depth; /* copies of its fixed-size state that a sequence may record */
 } kvcache_options;
 

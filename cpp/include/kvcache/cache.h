@@ -38,7 +38,7 @@
 namespace kvcache {
 
 struct CacheOptions {
-  std::string policy = "lru";
+  std::string policy = "price_list";
   // False: a ledger that places, counts and evicts but stores no bytes.
   bool backing = true;
   // Most blocks a group may hold; 0: as many as the budget allows. Without backing it replaces

@@ -116,8 +116,9 @@ kvcache_status kvcache_cache_create(const kvcache_state_decl* decls, size_t decl
     auto plan = StatePlan::create(std::move(list), {options->memory_bytes, options->block_tokens,
                                                     options->sequences, options->ring_depth});
     if (!plan) return fail(plan.status());
-    auto cache = Cache::create(std::move(plan).value(),
-                               {.policy = options->policy == nullptr ? "lru" : options->policy});
+    auto cache =
+        Cache::create(std::move(plan).value(),
+                      {.policy = options->policy == nullptr ? "price_list" : options->policy});
     if (!cache) return fail(cache.status());
     *out = new kvcache_cache{std::move(cache).value()};
     return KVCACHE_OK;

@@ -206,7 +206,7 @@ void PriceList::shrink_run(RunId run, std::uint64_t end) {
 }
 
 void PriceList::insert(Unit unit) {
-  if (unit.kind == UnitKind::kSnapshot) return;  // there since it was added
+  if (unit.kind == UnitKind::kSnapshot) return keep_snapshot(unit.id, false);
   Node& at = nodes_[unit.id];
   at.candidate = true;
   list(at.tail);
@@ -214,7 +214,7 @@ void PriceList::insert(Unit unit) {
 }
 
 void PriceList::erase(Unit unit) {
-  if (unit.kind == UnitKind::kSnapshot) return;
+  if (unit.kind == UnitKind::kSnapshot) return keep_snapshot(unit.id, true);
   Node& at = nodes_[unit.id];
   at.candidate = false;
   if (history_[at.tail].listed) drawers_.remove(history_, at.tail);

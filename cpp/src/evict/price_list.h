@@ -120,6 +120,10 @@ class PriceList final : public Policy {
 
   // ---- Snapshots ----
   bool has_snapshots() const { return costs_.snapshot_bytes > 0; }
+  void keep_snapshot(SnapshotId snapshot, bool kept) {
+    if (const MarkId mark = snapshots_.of(snapshot); mark != kNoMark)
+      snapshots_.set_kept(mark, kept);
+  }
   RecordId record_at(RunId run, std::uint64_t position);
   std::uint64_t stored_mark_below(RecordId id, std::uint64_t position);
   double worth(RecordId id, std::uint64_t position);

@@ -14,10 +14,8 @@ struct Entry {
 
 // One line for each policy, the default first.
 constexpr std::array kPolicies = {
-    Entry{"lru", &make_lru},
-    Entry{"price_list", &make_price_list},
-    Entry{"flop_aware", &make_flop_aware},
-    Entry{"gdsf", &make_gdsf},
+    Entry{"price_list", &make_price_list}, Entry{"lru", &make_lru},
+    Entry{"flop_aware", &make_flop_aware}, Entry{"gdsf", &make_gdsf},
     Entry{"s3fifo", &make_s3fifo},
 };
 

@@ -29,26 +29,26 @@ class S3Fifo final : public FactPolicy {
     FactPolicy::add_run(run, parent, path, start, clock);
     // The run's first tokens and where they stand name it, whatever tree it returns to.
     const auto first = path.subspan(start, std::min<std::size_t>(kNameTokens, path.size() - start));
-    State& state = state_of(run_unit(run));
+    State& state = states_[run_unit(run)];
     state = {.name = block_key(start, first)};
     if (ghosts_.contains(state.name)) state.main = true;
     state.turn = ++turns_;
   }
   void split_run(RunId upper, RunId run, std::uint64_t position) override {
-    const State above = state_of(run_unit(run));
-    state_of(run_unit(upper)) = above;
+    const State above = states_[run_unit(run)];
+    states_[run_unit(upper)] = above;
     FactPolicy::split_run(upper, run, position);
   }
   void add_snapshot(SnapshotId snapshot, RunId run, std::uint64_t position,
                     std::uint64_t clock) override {
     FactPolicy::add_snapshot(snapshot, run, position, clock);
-    State& state = state_of(snapshot_unit(snapshot));
+    State& state = states_[snapshot_unit(snapshot)];
     state = {};
     state.turn = ++turns_;
   }
   void shrink_run(RunId run, std::uint64_t end) override {
     const UnitFacts& facts = facts_[run_unit(run)];
-    if (end == facts.begin) remember(state_of(run_unit(run)).name);
+    if (end == facts.begin) remember(states_[run_unit(run)].name);
     FactPolicy::shrink_run(run, end);
   }
 
@@ -74,31 +74,26 @@ class S3Fifo final : public FactPolicy {
     bool main = false;
   };
 
-  State& state_of(Unit unit) {
-    auto& states = states_[static_cast<std::size_t>(unit.kind)];
-    if (unit.id >= states.size()) states.resize(unit.id + std::size_t{1});
-    return states[unit.id];
-  }
   Queue& queue(const State& state) { return state.main ? main_ : small_; }
 
   void place(Unit unit, UnitFacts&) override {
-    const State& state = state_of(unit);
+    const State& state = states_[unit];
     queue(state).insert({state.turn, unit});
   }
   void unplace(Unit unit, UnitFacts&) override {
-    const State& state = state_of(unit);
+    const State& state = states_[unit];
     queue(state).erase({state.turn, unit});
   }
   void counted(Unit unit, UnitFacts& facts) override {
     if (facts.uses < 2) return;  // the request that made it
-    State& state = state_of(unit);
+    State& state = states_[unit];
     state.uses = std::min(state.uses + 1, kMostUses);
   }
 
   std::optional<Unit> from_small(const MayGo& may_go) {
     for (auto at = small_.begin(); at != small_.end();) {
       const Unit unit = at->second;
-      State& state = state_of(unit);
+      State& state = states_[unit];
       if (state.uses > 1) {
         at = small_.erase(at);
         state.main = true;
@@ -118,7 +113,7 @@ class S3Fifo final : public FactPolicy {
     for (auto at = main_.upper_bound({seen, Unit{UnitKind::kSnapshot, UINT32_MAX}});
          at != main_.end();) {
       const Unit unit = at->second;
-      State& state = state_of(unit);
+      State& state = states_[unit];
       if (state.uses > 0) {
         at = main_.erase(at);
         --state.uses;
@@ -142,7 +137,7 @@ class S3Fifo final : public FactPolicy {
     }
   }
 
-  std::vector<State> states_[2];
+  UnitTable<State> states_;
   Queue small_, main_;
   std::unordered_set<std::uint64_t> ghosts_;
   std::deque<std::uint64_t> ghost_turns_;

@@ -67,12 +67,14 @@ void SnapshotPrices::erase(MarkId id) {
 
 void SnapshotPrices::shelve(MarkId id) {
   const Mark& mark = marks_[id];
+  if (mark.kept) return;
   shelves_[cell(mark)].insert({mark.worth, id});
   filled_.insert(cell(mark));
 }
 
 void SnapshotPrices::unshelve(MarkId id) {
   const Mark& mark = marks_[id];
+  if (mark.kept) return;
   Shelf& shelf = shelves_[cell(mark)];
   shelf.erase({mark.worth, id});
   if (shelf.empty()) filled_.erase(cell(mark));
@@ -92,6 +94,15 @@ void SnapshotPrices::unstore(MarkId id) {
   unshelve(id);
   by_snapshot_[marks_[id].snapshot] = kNoMark;
   marks_[id].stored = false;
+  marks_[id].kept = false;
+}
+
+void SnapshotPrices::set_kept(MarkId id, bool kept) {
+  Mark& mark = marks_[id];
+  if (mark.kept == kept) return;
+  if (kept) unshelve(id);
+  mark.kept = kept;
+  if (!kept) shelve(id);
 }
 
 void SnapshotPrices::set_worth(MarkId id, double worth) {

@@ -32,6 +32,7 @@ struct Mark {
   std::uint8_t bucket = 0;
   std::uint8_t uses = 0;  // of the path that it ends, or its own; saturating
   bool stored = false;
+  bool kept = false;   // stored, and no candidate
   bool timed = false;  // its interval is open
   bool fresh = true;   // no request has ended since it was taken
 };
@@ -53,6 +54,8 @@ class SnapshotPrices {
   void store(MarkId id, SnapshotId snapshot, double worth);
   void unstore(MarkId id);
   void set_worth(MarkId id, double worth);
+  // Whether a stored mark is one of those that may go, as it is at first.
+  void set_kept(MarkId id, bool kept);
 
   // Classes of a mark on the path of a request with these answers to how long its output was and
   // how much of its prompt was new.

@@ -26,16 +26,17 @@ struct UnitFacts {
 };
 
 // Facts by unit. A unit that is gone keeps its place until its number is used again.
+template <typename Facts>
 class UnitTable {
  public:
-  UnitFacts& operator[](Unit unit) {
+  Facts& operator[](Unit unit) {
     auto& facts = kinds_[static_cast<std::size_t>(unit.kind)];
     if (unit.id >= facts.size()) facts.resize(unit.id + std::size_t{1});
     return facts[unit.id];
   }
 
  private:
-  std::vector<UnitFacts> kinds_[2];
+  std::vector<Facts> kinds_[2];
 };
 
 // A policy that keeps such facts. Subclasses order the candidates: `place` and `unplace` are called
@@ -133,7 +134,7 @@ class FactPolicy : public Policy {
            static_cast<double>(costs_.block_bytes);
   }
 
-  UnitTable facts_;
+  UnitTable<UnitFacts> facts_;
 
  private:
   void add(Unit unit, const UnitFacts& facts) {

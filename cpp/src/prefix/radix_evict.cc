@@ -26,7 +26,21 @@ bool RadixIndex::evict_one() {
   lapse();
   if (expire_one()) return true;
   if (release_interior()) return true;
-  // What open sequences hold would free nothing.
+  auto victim = find_victim();
+  if (!victim && unpark_released()) victim = find_victim();
+  if (victim) {
+    evict_unit(*victim);
+    return true;
+  }
+  if (!has_windows_) return false;
+  bool released = false;
+  for (const NodeId leaf : parked_) released = release_windows(leaf) || released;
+  return released;
+}
+
+// What open sequences hold would free nothing. A run that was in the way stays out of the policy's
+// sight until a request ends on it, so that every victim does not pass over it again.
+std::optional<evict::Unit> RadixIndex::find_victim() {
   std::vector<NodeId> held;
   const auto victim = policy_->victim([&](evict::Unit unit) {
     if (unit.kind == evict::UnitKind::kSnapshot) {
@@ -35,16 +49,30 @@ bool RadixIndex::evict_one() {
       return !pools_.of(snapshot.format).in_use(snapshot.item);
     }
     if (!tail_in_use(unit.id)) return true;
-    if (has_windows_) held.push_back(unit.id);
+    held.push_back(unit.id);
     return false;
   });
-  if (!victim) {
-    bool released = false;
-    for (const NodeId leaf : held) released = release_windows(leaf) || released;
-    return released;
+  for (const NodeId id : held) {
+    parked_.insert(id);
+    policy_->erase(evict::run_unit(id));
   }
-  evict_unit(*victim);
-  return true;
+  return victim;
+}
+
+void RadixIndex::unpark(NodeId id) {
+  if (!parked_.contains(id)) return;
+  policy_->insert(evict::run_unit(id));
+  parked_.erase(id);
+}
+
+// Sequences may go without a word. Returns whether some run is no longer held.
+bool RadixIndex::unpark_released() {
+  std::vector<NodeId> released;
+  for (const NodeId id : parked_) {
+    if (!tail_in_use(id)) released.push_back(id);
+  }
+  for (const NodeId id : released) unpark(id);
+  return !released.empty();
 }
 
 void RadixIndex::evict_unit(evict::Unit unit) {
@@ -123,7 +151,7 @@ void RadixIndex::set_candidate(NodeId id, bool candidate) {
   node.candidate = candidate;
   if (candidate) {
     policy_->insert(evict::run_unit(id));
-  } else {
+  } else if (parked_.erase(id) == 0) {
     policy_->erase(evict::run_unit(id));
   }
 }
@@ -131,7 +159,7 @@ void RadixIndex::set_candidate(NodeId id, bool candidate) {
 void RadixIndex::erase_edge(NodeId id) {
   const Node& node = nodes_[id];
   if (node.label.empty()) {
-    edges_.erase(edge(node.parent, node.tokens.front()));
+    edges_.erase(node.parent, node.tokens.front());
   } else {
     media_edges_.erase(media_edge(node.parent, node.tokens.front(), node.label));
   }

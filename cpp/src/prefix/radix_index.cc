@@ -136,7 +136,7 @@ RadixIndex::NodeId RadixIndex::root_of(const SpaceRef& space, bool create) {
 void RadixIndex::set_edge(NodeId parent, NodeId child) {
   const Node& node = nodes_[child];
   if (node.label.empty()) {
-    edges_[edge(parent, node.tokens.front())] = child;
+    edges_.set(parent, node.tokens.front(), child);
   } else {
     media_edges_[media_edge(parent, node.tokens.front(), node.label)] = child;
   }
@@ -344,11 +344,12 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
 
 void RadixIndex::complete(const SpaceRef& space, std::span<const std::int32_t> tokens,
                           evict::Completion facts) {
-  if (!policy_->learns()) return;
+  if (!policy_->learns() && parked_.empty()) return;
   const NodeId root = root_of(space, false);
   if (root == kNoNode) return;
   const std::vector<Step> path = walk(root, tokens, space.media);
   if (path.empty()) return;
+  for (const Step& step : path) unpark(step.node);
   facts.deepest = path.back().node;
   facts.end = path.back().end;
   policy_->complete(facts);

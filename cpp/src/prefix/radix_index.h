@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "arena/pool_map.h"
@@ -23,6 +24,7 @@
 #include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
 #include "prefix/block_chain.h"
+#include "prefix/edge_map.h"
 #include "prefix/event_log.h"
 #include "prefix/ghosts.h"
 #include "prefix/lives.h"
@@ -170,7 +172,7 @@ class RadixIndex {
 
  private:
   using NodeId = std::uint32_t;
-  static constexpr NodeId kNoNode = UINT32_MAX;
+  static constexpr NodeId kNoNode = EdgeMap::kNone;
 
   struct Snapshot {
     std::uint64_t position = 0;
@@ -209,9 +211,6 @@ class RadixIndex {
   static bool is_whole(const Group& group) { return !group.forgets() && group.record_tokens == 1; }
   std::uint64_t block_of(std::uint64_t position) const { return position / plan_.block_tokens(); }
   std::uint64_t blocks_to(std::uint64_t end) const;
-  static std::uint64_t edge(NodeId parent, std::int32_t token) {
-    return std::uint64_t{parent} << 32 | static_cast<std::uint32_t>(token);
-  }
 
   static std::string media_label(const MediaSpan& span);
   static std::string media_edge(NodeId parent, std::int32_t token, std::string_view label);
@@ -252,6 +251,9 @@ class RadixIndex {
   void erase_subtree(NodeId top);
   void set_candidate(NodeId id, bool candidate);
   bool tail_in_use(NodeId id) const;
+  std::optional<evict::Unit> find_victim();
+  void unpark(NodeId id);
+  bool unpark_released();
   bool release_windows(NodeId leaf);
   void queue_windows(NodeId id);
   void leave_window(NodeId id, std::size_t group, std::uint64_t index);
@@ -323,14 +325,15 @@ class RadixIndex {
   std::vector<NodeId> free_nodes_;
   std::vector<Snapshot> snapshots_;
   std::vector<std::uint32_t> free_snapshots_;
-  std::unordered_map<std::uint64_t, NodeId> edges_;
+  EdgeMap edges_;
   std::unordered_map<std::string, NodeId> media_edges_;
   std::unordered_map<std::string, NodeId> roots_;
   std::vector<NodeId> doomed_;  // subtrees that nothing finds any more, the next to go last
   std::vector<std::unordered_map<std::string, NodeId>> stale_roots_;
   IndexCounts stale_;  // what they hold
   std::uint64_t epoch_ = 0;
-  std::deque<NodeId> window_queue_;  // runs whose windows may hold more than any hit needs
+  std::unordered_set<NodeId> parked_;  // candidates that sequences hold, unknown to the policy
+  std::deque<NodeId> window_queue_;    // runs whose windows may hold more than any hit needs
   std::uint64_t clock_ = 0;
   IndexCounts counts_;
   std::unique_ptr<EventLog> events_;  // null: nothing is recorded

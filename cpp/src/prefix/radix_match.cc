@@ -26,8 +26,7 @@ RadixIndex::NodeId RadixIndex::child_of(NodeId parent, std::int32_t token,
     const auto child = media_edges_.find(media_edge(parent, token, media_label(*media)));
     return child == media_edges_.end() ? kNoNode : child->second;
   }
-  const auto child = edges_.find(edge(parent, token));
-  return child == edges_.end() ? kNoNode : child->second;
+  return edges_.find(parent, token);
 }
 
 // A run never goes past the start of a media item: what follows there depends on its content.
