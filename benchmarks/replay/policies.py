@@ -16,9 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from kvcache.cache import policy_names
-from kvcache.cli.replay import comparison_table
 from kvcache.models import from_config
-from kvcache.replay.compare import CLAIRVOYANT, Job, compare
+from kvcache.replay.compare import CLAIRVOYANT, compare
+from kvcache.replay.comparison import comparison_table
+from kvcache.replay.job import Job
 
 MODEL = Path(__file__).with_name("llama_block.json")
 CAPACITIES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)

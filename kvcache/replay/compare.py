@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError
 from kvcache.replay.bounds import clairvoyant_hits, gap_closed, infinite_hits
 from kvcache.replay.job import (
-    Job,
-    Outcome,
     available_memory,
     blank_outcome,
     check_machine,
@@ -26,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from kvcache.models import Model
+    from kvcache.replay.job import Job, Outcome
     from kvcache.replay.prefix_tree import TracePaths
     from kvcache.replay.trace import Request
 
-__all__ = ["CLAIRVOYANT", "INFINITE", "Job", "Outcome", "compare", "run_job"]
+__all__ = ["CLAIRVOYANT", "INFINITE", "compare"]
 
 CLAIRVOYANT = "clairvoyant"
 INFINITE = "infinite"
@@ -54,6 +53,9 @@ def compare(
     who needs no snapshots and no room for running requests, and what infinite memory finds. Where
     no bytes are moved, so does LRU.
 
+    The processes import the module that the interpreter was started with: a script calls this
+    under ``if __name__ == "__main__":`` only, or each process starts the comparison anew.
+
     Args:
         job: what all have in common, and the single value of what is not given.
         policies: names of eviction policies.
@@ -63,7 +65,7 @@ def compare(
         memories: budgets in bytes.
         processes: at once; by default as many as there are processors, and as can have their
             budget together.
-        on_start: told how many replays there are, and so many requests each.
+        on_start: told how many requests are served, those of all replays together.
         on_progress: told the number of a replay and how many requests it has served.
 
     Returns:
@@ -72,17 +74,12 @@ def compare(
     Raises:
         OutOfCapacityError: in no budget any request fits, or bytes are to be moved and the machine
             has no memory for the largest budget.
-        InvalidArgumentError: more than 4096 replays, or a model or trace that is not valid.
+        InvalidArgumentError: no policy, no budget, fewer than one process, more than 4096 replays,
+            or a model or trace that is not valid.
     """
-    names = list(dict.fromkeys(policies))
-    if not job.real_bytes and "lru" not in names:
-        names.insert(0, "lru")
+    names = _names(policies, with_lru=not job.real_bytes)
     settings = _settings(job, models, formats, memories, capacities)
-    if len(settings) * len(names) > _MOST_RUNS:
-        raise InvalidArgumentError(
-            f"{len(settings) * len(names)} replays are more than {_MOST_RUNS}; name fewer "
-            "policies, models, formats or budgets"
-        )
+    _check_counts(len(settings) * len(names), processes)
     check_machine(settings)
     for setting in settings:
         setting.plan()  # refuses what cannot be, before any work
@@ -95,7 +92,7 @@ def compare(
         serve_job,
         (requests, known),
         jobs,
-        processes=processes or _processes(jobs),
+        processes=_processes(jobs) if processes is None else processes,
         on_progress=on_progress,
     )
     if all(outcome.rejected == outcome.requests for outcome in found):
@@ -106,6 +103,26 @@ def compare(
         mine = found[number * len(names) : (number + 1) * len(names)]
         ordered += _with_gaps(mine, bounds.outcomes(setting), by_blocks=not setting.memory_limit)
     return ordered
+
+
+def _names(policies: Iterable[str], *, with_lru: bool) -> list[str]:
+    """Each policy once, LRU before them where it is to come along."""
+    names = list(dict.fromkeys(policies))
+    if not names:
+        raise InvalidArgumentError("policies: nothing to compare; name at least one")
+    return ["lru", *names] if with_lru and "lru" not in names else names
+
+
+def _check_counts(runs: int, processes: int | None) -> None:
+    if runs == 0:
+        raise InvalidArgumentError("capacities: nothing to compare; name at least one, or 0")
+    if runs > _MOST_RUNS:
+        raise InvalidArgumentError(
+            f"{runs} replays are more than {_MOST_RUNS}; name fewer policies, models, formats or "
+            "budgets"
+        )
+    if processes is not None and processes < 1:
+        raise InvalidArgumentError(f"processes: expected at least 1, got {processes}")
 
 
 def _settings(

@@ -46,8 +46,8 @@ class Replay:
         chunk_tokens: most positions that one prefill step computes.
         capacity_blocks: blocks per group that `cache` may hold; 0 for no such limit. Without bytes
             it is the only limit.
-        known: for each request, positions of its prompt that earlier requests had; with them the
-            report says what became of the rest.
+        known: for each request that is served, in their order, positions of its prompt that
+            earlier ones had; with them the report says what became of the rest.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Replay:
         Raises:
             OutOfCapacityError: the smallest request needs more than there is.
         """
-        smallest = min(requests, key=self._positions)
-        if self._fits(smallest):
+        smallest = min(requests, key=self._positions, default=None)
+        if smallest is None or self._fits(smallest):
             return
         positions = self._positions(smallest)
         blocks = -(-positions // self._plan.block_tokens)
@@ -101,18 +101,24 @@ class Replay:
         """Serve `requests`; `on_request` sees the running report after each.
 
         Raises:
+            InvalidArgumentError: `known` is of another number of requests; nothing was served.
             OutOfCapacityError: no request fits; nothing was served.
         """
+        if self._known is not None and len(self._known) != len(requests):
+            raise InvalidArgumentError(
+                f"known: expected a number for each of {len(requests)} requests, got "
+                f"{len(self._known)}"
+            )
         self.check_fits(requests)
         report = self._report
         begin = time.perf_counter()
         # A trace without times still needs a clock that advances.
         timed = any(request.timestamp_ms != requests[0].timestamp_ms for request in requests)
-        for request in requests:
+        for place, request in enumerate(requests):
             report.requests += 1
             now_ms = int(request.timestamp_ms) if timed else request.number * _UNTIMED_MS
             self._ask(request)
-            if not (self._fits(request) and self._serve(request, now_ms)):
+            if not (self._fits(request) and self._serve(request, place, now_ms)):
                 self._reject(request)
             if on_request is not None:
                 on_request(report)
@@ -143,7 +149,7 @@ class Replay:
             return False
         return need <= self._plan.memory_bytes
 
-    def _serve(self, request: Request, now_ms: int) -> bool:
+    def _serve(self, request: Request, place: int, now_ms: int) -> bool:
         """Serve one request; False when it ran out of memory half-way."""
         prompt = request.prompt()
         limit = ""
@@ -160,7 +166,7 @@ class Replay:
             return False
         self._count(request, cached, matched)
         if self._known is not None:
-            known = self._known[request.number]
+            known = self._known[place]
             self._report.lost.count(request.input_length, known, matched, cached, limit)
         return True
 

@@ -7,7 +7,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kvcache.errors import InternalError, KVCacheError, OutOfCapacityError
+from kvcache.errors import (
+    InternalError,
+    InvalidArgumentError,
+    KVCacheError,
+    OutOfCapacityError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,10 +49,15 @@ def run_tasks(
         on_progress: told the number of a task and what it told.
 
     Raises:
+        InvalidArgumentError: fewer than one process.
         KVCacheError: what a task raised.
         OutOfCapacityError: the system does not give so many processes.
         InternalError: a process died, or a task raised anything else.
     """
+    if processes < 1:
+        raise InvalidArgumentError(f"processes: expected at least 1, got {processes}")
+    if not tasks:
+        return []
     pool: _Pool[_Task, _Result] = _Pool(work, shared, min(processes, len(tasks)))
     try:
         return pool.run(tasks, on_progress)
@@ -149,23 +159,42 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class _ParentGoneError(Exception):
+    """Nobody listens to this process any more."""
+
+
 def _serve(connection: Connection, work: Callable[..., Any]) -> None:
     """A process: tasks in, results out, until the other end closes."""
     try:
-        shared = connection.recv()
+        shared = _received(connection)
         while True:
-            number, task = connection.recv()
+            number, task = _received(connection)
             try:
-                connection.send((number, "done", work(shared, task, _teller(connection, number))))
+                result = work(shared, task, _teller(connection, number))
+                _tell(connection, (number, "done", result))
             except KVCacheError as error:
-                connection.send((number, "error", error))
-            except OSError:
+                _tell(connection, (number, "error", error))
+            except _ParentGoneError:
                 raise
             except Exception as error:  # whatever it is, the parent shall know
                 text = f"a replay failed: {type(error).__name__}: {error}"
-                connection.send((number, "error", InternalError(text)))
-    except (EOFError, OSError):  # the parent is gone or has enough
+                _tell(connection, (number, "error", InternalError(text)))
+    except _ParentGoneError:
         return
+
+
+def _received(connection: Connection) -> Any:
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        raise _ParentGoneError from None
+
+
+def _tell(connection: Connection, message: Any) -> None:
+    try:
+        connection.send(message)
+    except OSError:
+        raise _ParentGoneError from None
 
 
 def _teller(connection: Connection, number: int) -> Callable[[int], None]:
@@ -176,6 +205,6 @@ def _teller(connection: Connection, number: int) -> Callable[[int], None]:
         now = time.monotonic()
         if now >= due:
             due = now + _TELL_SECONDS
-            connection.send((number, "told", progress))
+            _tell(connection, (number, "told", progress))
 
     return tell

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.fake_cache import FakeCache, FakeSequence, make_plan
 
-from kvcache.errors import OutOfCapacityError
+from kvcache.errors import InvalidArgumentError, OutOfCapacityError
 from kvcache.replay import Replay, Request
 from kvcache.replay.demo import generate_trace
 
@@ -207,6 +207,22 @@ def test_more_blocks_than_the_capacity_are_rejected():
     plan = make_plan(FULL, [], block_tokens=16)
     replay = Replay(FakeCache(plan), plan, real_bytes=False, capacity_blocks=2)
     assert replay.run([request(range(33)), request(range(32))]).rejected == 1
+
+
+def test_what_is_known_goes_by_the_place_of_a_request_not_by_its_number():
+    plan = make_plan(FULL, [], block_tokens=16)
+    replay = Replay(FakeCache(plan), plan, known=[0, 40])
+    report = replay.run([request(range(40), number=7), request(range(40), number=9)])
+    assert (report.lost.new, report.lost.last_token) == (40, 1)
+
+
+@pytest.mark.parametrize("known", [[], [0], [0, 0, 0]])
+def test_what_is_known_of_another_number_of_requests_is_refused(known):
+    plan = make_plan(FULL, [], block_tokens=16)
+    replay = Replay(FakeCache(plan), plan, known=known)
+    with pytest.raises(InvalidArgumentError, match=f"2 requests, got {len(known)}"):
+        replay.run([request(range(4)), request(range(5))])
+    assert Replay(FakeCache(plan), plan).run([]).requests == 0
 
 
 def test_json_has_the_published_keys_and_nothing_else():

@@ -19,6 +19,8 @@ def fail(shared, task, tell):
         raise OutOfCapacityError("too little")
     if task == 0 and shared == "wrong":
         raise KeyError("what is this")
+    if task == 0 and shared == "missing":
+        raise FileNotFoundError(2, "no such file", "trace.jsonl")
     if task == 0 and shared == "dead":
         os._exit(7)
     time.sleep(60)
