@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvcache.replay import Report
     from kvcache.replay.job import Outcome
 
-__all__ = ["add_parser", "comparison_table", "run"]
+__all__ = ["add_parser", "run"]
 
 _DEFAULT_MEMORY = 2 << 30
 _DEMO_MEMORY = 64 << 20  # small enough that the generated trace does not fit
@@ -115,9 +115,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     option(
         "--policy",
-        metavar="NAME[,NAME...]|all",
+        metavar="NAME[,NAME...]",
         default="price_list",
-        help="eviction policy (default: price_list)",
+        help="eviction policy, or all (default: price_list)",
     )
     option(
         "--capacity-blocks",
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.out, "--out")
     if args.plot is not None:
         _check_writable(args.plot, "--plot")
-        check_plot(args.plot)
+        check_plot(args.plot, len(args.model or [None]) * len(args.format))
     models = _models(args.model)
     choices = (policies, models, args.format, memories, args.capacity_blocks)
     several = args.plot is not None or any(len(choice) > 1 for choice in choices)
@@ -229,12 +229,12 @@ def _compare(
     )
     text = msgspec.json.encode(document).decode()
     _write(args.out, text)
-    if args.plot is not None:
-        plot_comparison(outcomes, args.plot)
     if args.json:
         print(text)
     else:
         _print_comparison(outcomes, job)
+    if args.plot is not None:  # last: what was found is not lost if this fails
+        plot_comparison(outcomes, args.plot)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
@@ -290,12 +290,13 @@ def _storages(text: str) -> list[str]:
 def _policies(text: str) -> list[str]:
     """The named policies; an unknown one is refused before anything is read."""
     known = policy_names()
-    names = list(known) if text == "all" else text.split(",")
-    for name in names:
-        if name not in known:
+    names: list[str] = []
+    for name in text.split(","):
+        if name != "all" and name not in known:
             raise InvalidArgumentError(
                 f"--policy: {name!r} is not known; known policies: all, {', '.join(known)}"
             )
+        names += known if name == "all" else [name]
     return list(dict.fromkeys(names))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvcache.units import format_bytes
 
@@ -119,7 +120,7 @@ def _table(outcomes: Sequence[Outcome], cells: _Cells) -> Table:
             max_width=_NAME_COLUMNS if name == "model" else None,
         )
     for outcome in outcomes:
-        table.add_row(*(cell(outcome) for cell in cells.values()))
+        table.add_row(*(Text(cell(outcome)) for cell in cells.values()))  # brackets are no markup
     return table
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_plot", "plot_comparison", "position_shares"]
 
+_SUFFIXES = (".png", ".svg", ".pdf")
+_MOST_ROWS = 100  # a picture of more has too many pixels
+_MOST_INCHES = 500.0
 _BOUNDS = {"clairvoyant": "--", "infinite": ":"}
 _PARTS = {
     "reused": "tab:blue",
@@ -26,17 +29,26 @@ _PARTS = {
 }
 
 
-def check_plot(path: Path) -> None:
+def check_plot(path: Path, settings: int = 1) -> None:
     """Refuse what could not be drawn.
 
+    Args:
+        path: where to write.
+        settings: pairs of a model and a format, which have a row each.
+
     Raises:
-        UnsupportedError: matplotlib is not installed, or cannot write this format.
+        UnsupportedError: matplotlib is not installed, the suffix is not one of png, svg and pdf,
+            or there are more than 100 rows.
     """
-    known = _figure(1, 1).canvas.get_supported_filetypes()
-    suffix = path.suffix.lower().lstrip(".")
-    if suffix not in known:
+    _figure(1, 1)
+    if path.suffix.lower() not in _SUFFIXES:
         raise UnsupportedError(
-            f"--plot: {path}: expected a name that ends in one of {', '.join(sorted(known))}"
+            f"--plot: {path}: expected a name that ends in {', '.join(_SUFFIXES)}"
+        )
+    if settings > _MOST_ROWS:
+        raise UnsupportedError(
+            f"--plot: {settings} pairs of a model and a format are more than one picture holds, "
+            f"{_MOST_ROWS}; name fewer, or leave it out"
         )
 
 
@@ -51,24 +63,17 @@ def plot_comparison(outcomes: Sequence[Outcome], path: Path) -> None:
         path: where to write; the suffix says the format.
 
     Raises:
-        UnsupportedError: matplotlib is not installed, or cannot write this format.
+        UnsupportedError: as `check_plot` says, or matplotlib cannot draw it.
         KVCacheIOError: the file cannot be written.
     """
     settings = list(dict.fromkeys((each.model, each.format) for each in outcomes))
-    bars = max(_count(outcomes, setting) for setting in settings)
-    figure = _figure(6 + max(6.0, 0.3 * bars), 4.5 * len(settings))
-    rows = figure.subplots(len(settings), 2, squeeze=False, width_ratios=[6, max(6.0, 0.3 * bars)])
-    for (rates, parts), setting in zip(rows, settings, strict=True):
-        mine = [each for each in outcomes if (each.model, each.format) == setting]
-        rates.set_title(", ".join(setting))
-        _draw_rates(rates, mine)
-        _draw_parts(parts, [each for each in mine if each.lost is not None])
+    check_plot(path, len(settings))
     try:
-        figure.savefig(path)
+        _draw(outcomes, settings).savefig(path)
     except OSError as error:
         raise KVCacheIOError(f"--plot: {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UnsupportedError(f"--plot: {path}: {error}") from error
+    except Exception as error:  # of the library, its fonts or its settings
+        raise UnsupportedError(f"--plot: {path}: {type(error).__name__}: {error}") from error
 
 
 def position_shares(outcome: Outcome) -> dict[str, float]:
@@ -96,6 +101,19 @@ def _figure(width: float, height: float) -> Any:
     except ImportError as error:
         raise UnsupportedError("--plot needs matplotlib: pip install 'kvcache[plot]'") from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw(outcomes: Sequence[Outcome], settings: Sequence[tuple[str, str]]) -> Any:
+    bars = max(_count(outcomes, setting) for setting in settings)
+    width = min(max(6.0, 0.3 * bars), _MOST_INCHES)
+    figure = _figure(6 + width, 4.5 * len(settings))
+    rows = figure.subplots(len(settings), 2, squeeze=False, width_ratios=[6, width])
+    for (rates, parts), setting in zip(rows, settings, strict=True):
+        mine = [each for each in outcomes if (each.model, each.format) == setting]
+        rates.set_title(", ".join(setting), parse_math=False)  # a name may have any letter
+        _draw_rates(rates, mine)
+        _draw_parts(parts, [each for each in mine if each.lost is not None])
+    return figure
 
 
 def _count(outcomes: Sequence[Outcome], setting: tuple[str, str]) -> int:

@@ -13,7 +13,11 @@ import pytest
 from support.corpus import traces_path
 
 from kvcache.cli import main
+from kvcache.errors import InvalidArgumentError
+from kvcache.models import from_config
+from kvcache.replay.compare import compare
 from kvcache.replay.demo import DEMO_MODEL
+from kvcache.replay.job import Job
 
 LLAMA = {
     "model_type": "llama",
@@ -192,6 +196,20 @@ def test_models_are_called_by_their_files_or_folders(run, write, tmp_path):
     assert list(dict.fromkeys(each["model"] for each in runs)) == names
 
 
+def test_all_policies_are_asked_for_in_a_list_as_well(run):
+    listed = [compared(run, "--policy", p, "--requests", 2)["runs"] for p in ("lru,all", "all")]
+    assert {each["policy"] for each in listed[0]} == {each["policy"] for each in listed[1]}
+    assert len(listed[0]) == len(listed[1]) > 4
+
+
+def test_a_name_in_brackets_is_shown_as_it_is(run, write):
+    models = [write("[bold]a.json", LLAMA), write("b[1].json", LLAMA)]
+    code, out, _ = run("--model", *models, "--requests", 2)
+    assert code == 0
+    assert "[bold]a" in out
+    assert "b[1]" in out
+
+
 # ---- Files --------------------------------------------------------------------------------------
 
 
@@ -224,6 +242,25 @@ def test_a_plot_of_an_unknown_form_is_refused_before_the_run(refused, tmp_path, 
     monkeypatch.setattr("kvcache.replay.job.Job.requests", None)
     assert "png" in refused("--plot", tmp_path / "file.jpog")
     assert "png" in refused("--plot", tmp_path / "file")
+    assert "png" in refused("--plot", tmp_path / "file.pgf")
+    models = ["--model", *[tmp_path / "none.json"] * 51, "--format", "f16,int8"]
+    assert "102 pairs" in refused("--plot", tmp_path / "file.png", *models)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_plot_that_fails_loses_nothing_of_the_comparison(run, tmp_path, monkeypatch, more):
+    figure = pytest.importorskip("matplotlib.figure").Figure
+
+    def fail(*_):
+        raise RuntimeError("xelatex not found")
+
+    monkeypatch.setattr(figure, "savefig", fail)
+    plot, written = tmp_path / "rates.png", tmp_path / "rates.json"
+    code, out, err = run("--requests", 2, "--plot", plot, "--out", written, *more)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"--plot: {plot}: RuntimeError: xelatex not found" in err
+    assert "clairvoyant" in out
+    assert "clairvoyant" in written.read_text()
 
 
 def test_a_plot_is_drawn_of_one_run_as_well(run, tmp_path):
@@ -248,7 +285,7 @@ def test_a_plot_is_drawn_of_one_run_as_well(run, tmp_path):
         ("--format", ""),
         ("--policy", "lru,"),
         ("--policy", ""),
-        ("--policy", "all,lru"),
+        ("--policy", "all,nonesuch"),
         ("--capacity-blocks", "1,0"),
         ("--capacity-blocks", "9" * 5000),
         ("--capacity-blocks", "1e3"),
@@ -299,6 +336,21 @@ def test_standard_input_is_a_model_or_a_trace(write):
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
     empty = piped("--model", "-", text="")
     assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "options"),
+    [
+        ("policies", {"policies": []}),
+        ("capacities", {"policies": ["lru"], "capacities": []}),
+        ("processes", {"policies": ["lru"], "processes": 0}),
+        ("processes", {"policies": ["lru"], "processes": -3}),
+    ],
+)
+def test_a_comparison_of_nothing_is_refused(missing, options):
+    job = Job(model=from_config(LLAMA), trace=None, limit=2, memory=1 << 20, real_bytes=False)
+    with pytest.raises(InvalidArgumentError, match=missing):
+        compare(job, **options)
 
 
 # ---- Processes ----------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def test_shares_of_all_positions_sum_to_one():
 
 def test_a_gap_below_what_is_shown_has_no_sign_and_none_is_a_dash():
     cells = {
-        str(column.header): list(column.cells) for column in comparison_table([SERVED]).columns
+        str(column.header): list(map(str, column.cells))
+        for column in comparison_table([SERVED]).columns
     }
     assert cells["gap closed"] == ["0.0%"]
     assert cells["by half"] == ["50.0% -"]
@@ -89,6 +90,16 @@ def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(KVCacheIOError, match="--plot"):
         plot_comparison([SERVED], tmp_path / "none" / "rates.png")
-    for name in ("rates.jpog", "rates", ".png"):
+    for name in ("rates.jpog", "rates", ".png", "rates.pgf", "rates.svgz"):
         with pytest.raises(UnsupportedError, match="--plot"):
             check_plot(tmp_path / name)
+    with pytest.raises(UnsupportedError, match="101 pairs"):
+        check_plot(tmp_path / "rates.png", 101)
+
+
+def test_any_name_of_a_model_can_be_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "rates.svg"
+    name = r"a$\frac{$"
+    plot_comparison([replace(each, model=name) for each in (SERVED, BOUND)], path)
+    assert path.stat().st_size > 0
