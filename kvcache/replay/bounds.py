@@ -19,8 +19,8 @@ def infinite_hits(paths: TracePaths) -> list[int]:
     """Blocks found by each request when nothing is ever evicted."""
     seen: dict[Span, int] = {}
     hits = []
-    for asked, stored in zip(paths.asked, paths.stored, strict=True):
-        hits.append(_prefix(asked, seen))
+    for asked, stored, tail in zip(paths.asked, paths.stored, paths.tails, strict=True):
+        hits.append(_prefix(asked, seen) + tail)
         for span in (*asked, *stored):
             seen[span] = span.size
     return hits
@@ -30,7 +30,9 @@ def clairvoyant_hits(paths: TracePaths, capacity: int) -> list[int]:
     """Blocks found by each request when what is needed last is evicted first (Belady, 1966).
 
     Blocks may be dropped as soon as they were computed, and of blocks with the same next use the
-    deepest goes first: a block without those before it serves nobody.
+    deepest goes first: a block without those before it serves nobody. A partial block that is the
+    begin of a known one is found without a place of its own, if its prompt fits at all: which of
+    the blocks that begin with it is best kept would be another question.
 
     Args:
         paths: of the whole trace, from `trace_paths`.
@@ -42,8 +44,9 @@ def clairvoyant_hits(paths: TracePaths, capacity: int) -> list[int]:
     order: list[tuple[int, int, int, Span]] = []  # (-next use, -end, tie, span), some outdated
     total = tie = 0
     hits = []
-    for asked, stored, uses in zip(paths.asked, paths.stored, following, strict=True):
-        hits.append(_prefix(asked, kept))
+    each = zip(paths.asked, paths.stored, paths.tails, paths.blocks, following, strict=True)
+    for asked, stored, tail, blocks, uses in each:
+        hits.append(_prefix(asked, kept) + (tail and blocks <= capacity))
         for span in dict.fromkeys((*asked, *stored)):
             use = uses[span]
             total += span.size - kept.get(span, 0)

@@ -47,7 +47,7 @@ def comparison_document(
 
 def comparison_table(outcomes: Sequence[Outcome], *, width: int = 120) -> Table:
     """Hit rates and gaps closed, one row an outcome; what says least goes where it is narrow."""
-    by_blocks = all(each.capacity_blocks for each in outcomes)
+    by_blocks = not any(each.memory for each in outcomes)  # as gaps are
     rates: _Cells = {
         "of tokens": lambda each: f"{each.token_hit_rate:.4f}",
         "of blocks": lambda each: f"{each.block_hit_rate:.4f}",

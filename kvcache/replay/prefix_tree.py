@@ -46,28 +46,33 @@ class TracePaths:
 
     Attributes:
         block_tokens: positions of a block; 1 counts positions.
-        asked: the spans of each prompt, first to last.
+        blocks: blocks of each prompt.
+        tails: whether the last block of a prompt is a partial one, and all of it is the begin of a
+            block that an earlier request had.
+        asked: the spans of each prompt, first to last, without such a tail.
         stored: the spans of each prompt and of its answer where the trace spells it out.
     """
 
-    def __init__(self, block_tokens: int, leaves: Sequence[tuple[Span, Span]]) -> None:
+    def __init__(
+        self, block_tokens: int, leaves: Sequence[tuple[Span, Span]], tails: Sequence[bool]
+    ) -> None:
         self.block_tokens = block_tokens
-        self.asked = [_path(asked) for asked, _ in leaves]
-        self.stored = [
-            path if asked is stored else _path(stored)
-            for path, (asked, stored) in zip(self.asked, leaves, strict=True)
-        ]
-
-    @property
-    def blocks(self) -> list[int]:
-        """Blocks of each prompt."""
-        return [path[-1].end for path in self.asked]
+        self.blocks = [asked.end for asked, _ in leaves]
+        self.tails = list(tails)
+        self.asked = []
+        self.stored = []
+        for (asked, stored), tail in zip(leaves, tails, strict=True):
+            # Behind a known tail's blocks others go on, so that it is a span by itself.
+            path = _path(asked)
+            self.asked.append(path[:-1] if tail else path)
+            self.stored.append(self.asked[-1] if asked is stored else _path(stored))
 
 
 def trace_paths(requests: Iterable[Request], block_tokens: int) -> TracePaths:
     """Find what the prompts share, without writing their tokens out.
 
-    A block that a prompt does not fill is its own: it is equal only in an equal prompt.
+    A block that a prompt does not fill is its own: it is equal only in an equal prompt. A block
+    that goes on behind it has its positions too, which `TracePaths.tails` tells.
 
     Args:
         requests: the trace.
@@ -76,17 +81,22 @@ def trace_paths(requests: Iterable[Request], block_tokens: int) -> TracePaths:
     listed = list(requests)
     # Two ways to say a prompt have no items in common; their tokens have.
     mixed = len({request.source.dtype for request in listed}) > 1
-    tree = _Tree(block_tokens)
-    leaves = []
+    tree, positions = _Tree(block_tokens), _Tree(1)
+    leaves, tails = [], []
     for request in listed:
-        items = request.prompt() if mixed else request.source
-        asked = tree.insert(items, request.input_length)
-        stored = asked
+        items, length = (request.prompt() if mixed else request.source), request.input_length
+        partial = length % block_tokens != 0
+        asked = tree.insert(items, length)
+        stored, whole = asked, items
+        tails.append(partial and positions.goes_on(items, length))
         if request.answer is not None and request.answer.size and items.dtype == np.int32:
             whole = np.concatenate([items, request.answer])
-            stored = tree.insert(whole, whole.size)
+            length = whole.size
+            stored = tree.insert(whole, length)
+        if block_tokens > 1:
+            positions.insert(whole, length)
         leaves.append((asked, stored))
-    return TracePaths(block_tokens, leaves)
+    return TracePaths(block_tokens, leaves, tails)
 
 
 class _Tree:
@@ -108,6 +118,19 @@ class _Tree:
             shared = self._shared(child, items, positions)
             span = child if shared == child.end else self._split(child, shared)
         return span
+
+    def goes_on(self, items: NDArray[Any], positions: int) -> bool:
+        """Whether a prompt is known and something known follows it; in a tree of positions."""
+        span = self._root
+        while span.end < positions:
+            child = span.children.get(self._key(items, positions, span.end))
+            if child is None:
+                return False
+            shared = self._shared(child, items, positions)
+            if shared < child.end:
+                return shared == positions
+            span = child
+        return bool(span.children)
 
     def _shared(self, span: Span, items: NDArray[Any], positions: int) -> int:
         """First block at or behind the span's start in which the prompt leaves it."""

@@ -163,6 +163,19 @@ def test_a_budget_in_which_nothing_fits_is_a_row_and_all_of_them_an_error(run, r
     assert "--memory" in refused(*options, "--memory", "64KiB,1KiB")
 
 
+def test_no_policy_finds_more_blocks_than_the_bounds(run, write):
+    whole = [{"token_ids": list(range(n)), "output_length": 1} for n in (100, 40)]
+    options = ["--trace", write("t.jsonl", *whole), "--policy", "lru,gdsf"]
+    options += ["--bytes", "none", "--model", write("c.json", LLAMA)]
+    runs = compared(run, *options, "--capacity-blocks", 10)["runs"]
+    assert [each["block_hits"] for each in runs] == [3, 3, 3, 3]
+    for seed in range(3):
+        options = ["--seed", seed, "--requests", 80, "--block-tokens", 32]
+        runs = compared(run, *options, "--policy", "all", "--capacity-blocks", 50)["runs"]
+        *found, clairvoyant, infinite = (each["block_hits"] for each in runs)
+        assert max(found) <= clairvoyant <= infinite
+
+
 def test_the_same_seed_is_the_same_trace(run):
     def tokens(seed):
         _, out, _ = run("--requests", 30, "--bytes", "none", "--seed", seed, "--json")
@@ -406,9 +419,11 @@ def test_known_figures_of_the_conversation_trace(run, write):
     ]
 
 
-def test_every_key_of_the_document_is_documented():
+def test_every_key_of_the_document_is_documented(run):
     text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
     first_cells = " ".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
     words = set(re.findall(r"\w+", first_cells))
     assert words >= {*RUN_KEYS.split(), "schema", "trace", "bytes", "requests", "runs"}
+    single = json.loads(run("--requests", 2, "--json")[1])
+    assert words >= set(single)
     assert all(f"`{name}`" in text for name in LOST_KEYS)

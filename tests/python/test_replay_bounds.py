@@ -44,16 +44,22 @@ def blocks_of(tokens, block):
 
 def brute_force(requests, block, capacity=None):
     """Hits by request, one block at a time, evicting the deepest of those needed last."""
-    asked = [blocks_of(request.prompt(), block) for request in requests]
-    stored = [
-        blocks + blocks_of(np.concatenate([request.prompt(), request.answer]), block)
-        if request.answer is not None
-        else blocks
-        for request, blocks in zip(requests, asked, strict=True)
-    ]
+    asked, stored, tails, earlier = [], [], [], []
+    for request in requests:
+        prompt = tuple(request.prompt().tolist())
+        whole = prompt + (() if request.answer is None else tuple(request.answer.tolist()))
+        blocks = blocks_of(prompt, block)
+        fits = capacity is None or len(blocks) <= capacity
+        known = any(len(e) > len(prompt) and e[: len(prompt)] == prompt for e in earlier)
+        tail = bool(len(prompt) % block) and known
+        tails.append(tail and fits)
+        asked.append(blocks[:-1] if tail else blocks)
+        stored.append([*asked[-1], *(blocks_of(whole, block) if len(whole) > len(prompt) else [])])
+        earlier.append(whole)
     kept, hits = set(), []
     for number, path in enumerate(asked):
-        hits.append(next((i for i, each in enumerate(path) if each not in kept), len(path)))
+        found = next((i for i, each in enumerate(path) if each not in kept), len(path))
+        hits.append(found + tails[number])
         kept.update(stored[number])
         while capacity is not None and len(kept) > capacity:
 
@@ -62,6 +68,23 @@ def brute_force(requests, block, capacity=None):
                 return next(later, _NEVER), len(each)
 
             kept.remove(max(kept, key=uses))
+    return hits
+
+
+def any_policy(requests, block, capacity, data):
+    """Hits of a cache that evicts leaves by chance, and counts what it finds as a replay does."""
+    kept, hits = set(), 0
+    for request in requests:
+        prompt = tuple(request.prompt().tolist())
+        path = blocks_of(prompt, block)
+        found = next((i for i, each in enumerate(path) if each not in kept), len(path))
+        rest = found == len(path) - 1 and any(each[: len(prompt)] == prompt for each in kept)
+        hits += found + rest
+        kept.update(path)
+        while len(kept) > capacity:
+            inner = {each[:end] for each in kept for end in range(block, len(each), block)}
+            leaves = sorted(kept - inner)
+            kept.remove(data.draw(st.sampled_from(leaves)))
     return hits
 
 
@@ -82,6 +105,21 @@ def test_the_clairvoyant_finds_as_much_as_one_that_counts_block_by_block(trace, 
     requests = [said(tokens, number=n) for n, tokens in enumerate(trace)]
     found = clairvoyant_hits(trace_paths(requests, block), capacity)
     assert sum(found) == sum(brute_force(requests, block, capacity))
+
+
+@given(st.lists(prompts, min_size=1, max_size=8), st.integers(1, 4), st.integers(0, 8), st.data())
+def test_no_policy_finds_more_blocks_than_the_bounds(trace, block, capacity, data):
+    requests = [said(tokens, number=n) for n, tokens in enumerate(trace)]
+    paths = trace_paths(requests, block)
+    found = any_policy(requests, block, capacity, data)
+    assert found <= sum(clairvoyant_hits(paths, capacity)) <= sum(infinite_hits(paths))
+
+
+def test_a_partial_block_is_found_in_one_that_goes_on_behind_it():
+    paths = trace_paths([said(range(100)), said(range(40)), said([*range(39), 99])], 16)
+    assert paths.tails == [False, True, False]
+    assert infinite_hits(paths) == clairvoyant_hits(paths, 10) == [0, 3, 2]
+    assert clairvoyant_hits(paths, 2) == [0, 2, 2]
 
 
 @given(

@@ -67,6 +67,16 @@ def test_a_gap_below_what_is_shown_has_no_sign_and_none_is_a_dash():
     assert cells["rejected"] == ["1"]
 
 
+def test_the_table_leads_with_what_gaps_are_measured_in():
+    def first_rate(outcome):
+        heads = [str(column.header) for column in comparison_table([outcome]).columns]
+        return next(head for head in heads if head.startswith("of "))
+
+    assert first_rate(replace(SERVED, memory=0, capacity_blocks=7)) == "of blocks"
+    assert first_rate(replace(SERVED, capacity_blocks=7)) == "of tokens"  # memory limits as well
+    assert first_rate(SERVED) == "of tokens"
+
+
 def test_what_was_lost_is_shown_where_more_than_evictions_lost_it():
     assert lost_table([replace(SERVED, lost=LostTokens(attention=60)), BOUND]) is None
     table = lost_table([SERVED, BOUND])
