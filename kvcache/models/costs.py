@@ -3,7 +3,7 @@
 Two FLOPs for each weight that a token meets (of experts only those it is routed to), the attention
 over the positions before it, and the recurrences. Embeddings and the output layer are left out: a
 prefill needs no logits. These are estimates for weighing recomputation against memory; small parts
-(norms, biases, low-rank adapters of gates) are not counted.
+(norms, biases, low-rank adapters of gates, projections of indexers) are not counted.
 
 Source: the FLOPs of a transformer's layers as in "Scaling Laws for Neural Language Models",
 arXiv:2001.08361, section 2.1, with grouped heads, experts and recurrences.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kvcache.hints import CostModel
 from kvcache.models.feed_forward import feed_forward_weights, first_size, size_at
 from kvcache.models.fields import HEADS
+from kvcache.models.sparse import is_sparse, pooling_weights, sparse_flops
 from kvcache.policy import CompressedLatentRotary, KeyOnly, KeyOnlyWithFixedState
 from kvcache.tensors import Convolution, Fixed, Recurrent
 
@@ -46,7 +47,7 @@ def model_costs(f: Fields, kind: str, decoder: Decoder, first: int = 0) -> CostM
     """FLOPs of one position in all layers of a decoder, on all ranks together.
 
     Attention over a window counts as constant: as the window, or half of a chunk. A window over
-    16,384 positions counts as none.
+    16,384 positions counts as none. What sparse attention chooses counts as constant too.
 
     Args:
         f: the fields of the decoder.
@@ -55,8 +56,11 @@ def model_costs(f: Fields, kind: str, decoder: Decoder, first: int = 0) -> CostM
         first: index in the whole model of the decoder's first layer.
 
     Returns:
-        None where the configuration does not say how wide the layers are.
+        None where the configuration does not say how wide the layers are, and where these two
+        numbers do not say it: the decoder reads an encoder's output as well.
     """
+    if decoder.encoded:
+        return None
     weights = constant = growing = 0.0
     for i, layer in enumerate(decoder.layers):
         width = feed_forward_weights(f, kind, layer, first + i, decoder.hidden_size)
@@ -69,9 +73,11 @@ def model_costs(f: Fields, kind: str, decoder: Decoder, first: int = 0) -> CostM
             if heads is None:
                 return None
             weights += _attention_weights(f, kind, layer, heads, decoder.hidden_size)
-            fixed, slope = _attention_flops(f, layer, attention, heads)
-            constant += fixed
-            growing += slope
+            flops = _attention_flops(f, kind, layer, attention, heads)
+            if flops is None:
+                return None
+            constant += flops[0]
+            growing += flops[1]
         if layer.fixed_state:
             more, elements = _state_sizes(f, layer.fixed_state, decoder.hidden_size)
             weights += more
@@ -92,7 +98,7 @@ def _query_heads(f: Fields, layer: LayerCachePolicy, index: int) -> _Heads | Non
     key_dim = getattr(layer, "head_dim", None)
     if key_dim is None:  # it reads the keys of another layer
         key_dim = first_size(f, "head_dim")
-        if key_dim is None:
+        if key_dim is None or f.has("kv_lora_rank"):
             return None
     return _Heads(count, key_dim, getattr(layer, "value_head_dim", None) or key_dim)
 
@@ -104,7 +110,7 @@ def _attention_weights(
     queries, outputs = heads.count * heads.key_dim, heads.count * heads.value_dim
     rank = first_size(f, "q_lora_rank")
     asked = hidden * rank + rank * queries if rank else hidden * queries
-    if f.flag("attn_output_gate", default=kind in _GATED):
+    if f.flag("attn_output_gate", default=kind in _GATED) or f.get("mla_use_output_gate") is True:
         asked += hidden * outputs
     if isinstance(layer, CompressedLatentRotary):
         latent = layer.latent_dim
@@ -122,17 +128,17 @@ def _attention_weights(
 
 
 def _attention_flops(
-    f: Fields, layer: LayerCachePolicy, attention: AttentionPolicy, heads: _Heads
-) -> tuple[float, float]:
+    f: Fields, kind: str, layer: LayerCachePolicy, attention: AttentionPolicy, heads: _Heads
+) -> tuple[float, float] | None:
     """FLOPs of a position's attention: a constant, and more for each position before it."""
     each = 2 * heads.count * (heads.key_dim + heads.value_dim)
+    near = 0.0
     if attention.window is not None and attention.window <= _LONG_WINDOW:
-        seen = attention.window / 2 if attention.chunked else attention.window
-        return each * seen, 0
-    chosen, width = first_size(f, "index_topk"), getattr(layer, "indexer_dim", None)
-    if chosen is None or width is None:
-        return 0, each
-    return each * chosen, 2 * (first_size(f, "index_n_heads") or 1) * width
+        near = each * (attention.window / 2 if attention.chunked else attention.window)
+    if is_sparse(kind, layer):
+        chosen = sparse_flops(f, kind, layer, each)
+        return None if chosen is None else (near + chosen[0], chosen[1])
+    return (near, 0) if near else (0, each)
 
 
 # -- recurrences and convolutions ------------------------------------------------------------
@@ -142,6 +148,8 @@ def _state_sizes(f: Fields, tensors: tuple[StateTensorPolicy, ...], hidden: int)
     """Weights of the projections around recurrent state and convolutions, and its elements."""
     shapes = [_sizes(tensor) for tensor in tensors if isinstance(tensor.role, Recurrent)]
     channels = sum(_sizes(t)[-1] for t in tensors if isinstance(t.role, Convolution)) * f.tp
+    if not shapes and channels == 0:
+        return pooling_weights(tensors, hidden), 0
     if not shapes:
         # A gated short convolution: two gates and the input, and the way back.
         gated = channels == hidden and f.has("conv_L_cache")

@@ -63,10 +63,16 @@ def _cross(heads: Heads, positions: int | None) -> list[StateTensorPolicy]:
 
 
 def _decoder(
-    f: Fields, heads: Heads, layers: int, positions: int | None, cross: Heads | None = None
+    f: Fields,
+    heads: Heads,
+    layers: int,
+    positions: int | None,
+    cross: Heads | None = None,
+    *,
+    encoded: bool = True,
 ) -> Decoder:
     layer = heads.layer(_FULL, _cross(cross or heads, positions))
-    return Decoder(layers=[layer] * layers, hidden_size=f.count(*HIDDEN))
+    return Decoder(layers=[layer] * layers, hidden_size=f.count(*HIDDEN), encoded=encoded)
 
 
 _BARTS = """
@@ -83,7 +89,7 @@ def bart_decoder(f: Fields) -> Decoder:
     heads = Heads(split(f, _DECODER_HEADS[0], query_heads), width, width)
     layers = f.count(*_DECODER_LAYERS, most=MAX_LAYERS)
     if not f.flag("is_encoder_decoder", default=True):
-        return _decoder(f, heads, layers, None)
+        return _decoder(f, heads, layers, None, encoded=False)
     names = ("max_source_positions", "max_encoder_position_embeddings", "max_position_embeddings")
     return _decoder(f, heads, layers, _encoder_positions(f, *names))
 
@@ -127,7 +133,7 @@ def t5_decoder(f: Fields) -> Decoder:
     heads = Heads(split(f, HEADS[0], query_heads), width, width)
     layers = f.count("num_decoder_layers", *LAYERS, most=MAX_LAYERS)
     if not f.flag("is_encoder_decoder", default=True):
-        return _decoder(f, heads, layers, None)
+        return _decoder(f, heads, layers, None, encoded=False)
     return _decoder(f, heads, layers, _encoder_positions(f, "n_positions"))
 
 
@@ -143,6 +149,7 @@ def _gemma_decoder(f: Fields, pattern: Pattern) -> Decoder:
     return Decoder(
         layers=[heads.layer(each, cross) for each in layers_from(inner, layers, pattern)],
         hidden_size=hidden_size(inner),
+        encoded=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvcache.models.fields import MAX_DIMENSION
+from kvcache.policy import NoState
 
 if TYPE_CHECKING:
     from kvcache.models.fields import Fields
@@ -96,8 +97,10 @@ def feed_forward_weights(
     if kind == "nemotron_h":
         return _block_weights(f, layer, index, hidden)
     inner = _inner(f)
-    matrices = 2 if kind in _UNGATED else 3
+    matrices = 2 if kind in _UNGATED or f.get("is_gated_act") is False else 3
     dense = _dense_width(f, kind, index, hidden)
+    if dense and isinstance(layer, NoState) and f.get("use_double_wide_mlp") is True:
+        dense *= 2  # Gemma 4: layers that share keys and values are wider
     experts, chosen = size_at(inner, index, *_EXPERTS), size_at(inner, index, *_CHOSEN)
     if not experts or experts == 1 or not _has_experts(f, index):
         wide = size_at(f, index, "intermediate_size_mlp", "dense_intermediate_size") or dense

@@ -44,6 +44,7 @@ class Decoder:
         shared: attention of the layers that read the cache of an earlier layer, by index.
         masked_windows: whether windows are a matter of the mask in this family, which summarises
             it as shared full caches even when no layer is shared.
+        encoded: whether every layer attends to the output of an encoder as well.
         media_positions: whether images and audio take positions of the decoder.
         granularity: positions by which engines grow a cache of this family.
         draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
@@ -55,6 +56,7 @@ class Decoder:
     drafts: list[LayerCachePolicy] = field(default_factory=list)
     shared: Mapping[int, AttentionPolicy] = field(default_factory=dict)
     masked_windows: bool = False
+    encoded: bool = False
     media_positions: bool = True
     granularity: int = 1
     draft_offset: int = 0

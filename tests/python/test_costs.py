@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -114,6 +115,77 @@ def test_what_the_configuration_does_not_say_is_not_guessed() -> None:
     assert from_config({k: v for k, v in LLAMA.items() if k != "intermediate_size"}).costs is None
     for wrong in (None, "wide", -1, 0, True, 1.5, [], 2**40):
         assert from_config(LLAMA | {"intermediate_size": wrong}).costs is None
+
+
+# ---- Sparse attention ---------------------------------------------------------------------------
+
+
+def test_layers_that_choose_with_the_scores_of_another_read_as_few_positions() -> None:
+    found = costs(corpus_path("configs/zai-org--GLM-5.2.json"))
+    assert found.flops_per_token_per_position == 21 * 2 * 32 * 128  # of 78 layers
+    all_own = costs(corpus_path("configs/zai-org--GLM-5.1.json"))
+    assert all_own.flops_per_token_per_position == 78 * 2 * 32 * 128
+    assert found.flops_per_token == all_own.flops_per_token
+    assert found.flops_per_token / 2e9 == pytest.approx(40 + 78 * 2048 * 64 * 512 / 1e9, rel=0.15)
+
+
+def test_pooled_history_is_read_as_a_whole_or_chosen_from() -> None:
+    path = corpus_path("configs/deepseek-ai--DeepSeek-V4-Flash.json")
+    config = json.loads(path.read_text())
+    ratios = config["compress_ratios"][:43]
+    chosen, whole, each = ratios.count(4), ratios.count(128), 2 * 64 * 2 * 512
+    assert (chosen, whole) == (21, 20)
+    found = costs(config)
+    growing = whole * each / 128 + chosen * 2 * 64 * 128 / 4
+    assert found.flops_per_token_per_position == growing == 106_496
+    bare = costs(config | {"compress_ratios": [0] * 43})
+    assert bare.flops_per_token_per_position == 0
+    pooling = 2 * 4096 * 2 * (chosen * 2 * (512 + 128) + whole * 512)
+    assert found.flops_per_token - bare.flops_per_token == chosen * each * 512 + pooling
+
+
+def test_blocks_of_positions_are_chosen() -> None:
+    config = json.loads(corpus_path("configs/nvidia--MiniMax-M3-NVFP4.json").read_text())
+    found, each = costs(config), 2 * 64 * 2 * 128
+    assert found.flops_per_token_per_position == 3 * each + 57 * 2 * 4 * 128
+    text = config["text_config"]
+    settings = text["sparse_attention_config"] | {"sparse_topk_blocks": 17}
+    more = costs(config | {"text_config": text | {"sparse_attention_config": settings}})
+    assert more.flops_per_token - found.flops_per_token == 57 * each * 128
+    named = {"index_topk_blocks": 17, "index_block_size": 128}  # the names of other files
+    assert costs(config | {"text_config": text | named}) == more
+
+
+def test_an_indexer_of_which_nothing_is_said_has_no_cost() -> None:
+    config = json.loads(corpus_path("configs/zai-org--GLM-5.1.json").read_text())
+    assert from_config(config).costs is not None
+    for name in ("index_topk", "index_n_heads"):
+        assert from_config(config | {name: None}).costs is None
+
+
+# ---- Other parts --------------------------------------------------------------------------------
+
+
+def test_layers_that_share_keys_and_values_may_be_twice_as_wide() -> None:
+    config = json.loads(corpus_path("configs/maxtext_gemma4-e2b.json").read_text())
+    text = config["text_config"]
+    plain = costs(config | {"text_config": text | {"use_double_wide_mlp": False}})
+    more = costs(config).flops_per_token - plain.flops_per_token
+    assert more == 2 * 20 * 3 * 1536 * 6144
+
+
+def test_what_reads_the_output_of_an_encoder_has_no_cost() -> None:
+    t5 = json.loads(corpus_path("configs/tfdefault__t5.json").read_text())
+    assert from_config(t5, encoder_positions=64).costs is None
+    alone = costs(t5 | {"is_encoder_decoder": False})
+    assert alone.flops_per_token == 2 * 6 * (4 * 512 * 512 + 2 * 512 * 2048)  # no gate
+
+
+def test_latent_attention_may_have_an_output_gate() -> None:
+    config = json.loads(corpus_path("configs/moonshotai--Kimi-K3.json").read_text())
+    text = config["text_config"]
+    plain = costs(config | {"text_config": text | {"mla_use_output_gate": False}})
+    assert costs(config).flops_per_token - plain.flops_per_token == 2 * 24 * 7168 * 96 * 128
 
 
 # ---- Published sizes ----------------------------------------------------------------------------
