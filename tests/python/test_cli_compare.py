@@ -398,6 +398,20 @@ def test_an_interrupted_comparison_leaves_no_process(number, code):
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
 
 
+def test_an_interrupt_while_the_command_is_imported_ends_it_quietly():
+    code = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "kvcache.cli.replay":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("kvcache", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 # ---- Real inputs --------------------------------------------------------------------------------
 
 
