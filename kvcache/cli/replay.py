@@ -229,12 +229,14 @@ def _compare(
     )
     text = msgspec.json.encode(document).decode()
     _write(args.out, text)
-    if args.json:
-        print(text)
-    else:
-        _print_comparison(outcomes, job)
-    if args.plot is not None:  # last: what was found is not lost if this fails
-        plot_comparison(outcomes, args.plot)
+    try:
+        if args.json:
+            print(text)
+        else:
+            _print_comparison(outcomes, job)
+    finally:  # what was found is not lost if drawing fails, nor the picture if the reader leaves
+        if args.plot is not None:
+            plot_comparison(outcomes, args.plot)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 

@@ -285,6 +285,19 @@ def test_a_plot_is_drawn_of_one_run_as_well(run, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_is_drawn_when_the_reader_of_the_table_leaves(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "rates.png"
+    command = [sys.executable, "-P", "-m", "kvcache", "replay", "--requests", "2", "--plot", path]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode != 0
+    assert done.stderr == b""
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 # ---- Wrong inputs -------------------------------------------------------------------------------
 
 
