@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "prefix/block_chain.h"
 
@@ -39,6 +40,26 @@ TEST(Ghosts, KindsAndGroupsOfOnePathAreApart) {
   EXPECT_NE(Ghosts::key_of(path, GhostKind::kWindow, 0),
             Ghosts::key_of(path, GhostKind::kWindow, 1));
   EXPECT_NE(root_key("a", 0), root_key("a", 1));
+}
+
+TEST(Ghosts, KeysOfABlocksBeginningsAreTheSameOneByOneAndAtOnce) {
+  std::vector<std::int32_t> tokens(100);
+  std::iota(tokens.begin(), tokens.end(), 7);
+  const std::vector<LabelAt> items{{0, "a"}, {15, "b"}, {16, "c"}, {90, "d"}};
+  RollingPathKey rolling(5);
+  std::set<std::uint64_t> seen;
+  std::size_t inside = 0;
+  for (std::size_t end = 1; end <= tokens.size(); ++end) {
+    for (; inside < items.size() && items[inside].offset < end; ++inside) {
+      rolling.add(items[inside]);
+    }
+    const auto beginning = std::span(tokens).first(end);
+    const std::uint64_t key = rolling.of(beginning);
+    EXPECT_EQ(key, block_path_key(5, beginning, std::span(items).first(inside))) << end;
+    EXPECT_NE(key, block_path_key(5, beginning, {})) << end;
+    seen.insert(key);
+  }
+  EXPECT_EQ(seen.size(), tokens.size());
 }
 
 TEST(BlockChain, NamesDoNotDependOnWhatWasNamedBefore) {

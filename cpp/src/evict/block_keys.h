@@ -25,26 +25,38 @@ inline std::uint64_t load(const std::byte* bytes, std::size_t count) {
 }
 
 // Four chains of multiplications side by side, one for each 16 bytes of 64.
-inline std::uint64_t hash(std::uint64_t seed, std::span<const std::byte> bytes) {
-  constexpr std::uint64_t kOdd[] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
-                                    0xD6E8FEB86659FD93};
-  std::uint64_t chain[4];
-  for (int i = 0; i < 4; ++i) chain[i] = seed ^ kOdd[i];
-  const std::byte* at = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 64; left -= 64, at += 64) {
-    for (int i = 0; i < 4; ++i) {
-      chain[i] = fold(load(at + 16 * i, 8) ^ kOdd[i], load(at + 16 * i + 8, 8) ^ chain[i]);
+class RollingHash {
+ public:
+  explicit RollingHash(std::uint64_t seed) {
+    for (int i = 0; i < 4; ++i) chain_[i] = seed ^ kOdd[i];
+  }
+
+  // Of all bytes from the first on: those of the call before, and what follows them.
+  std::uint64_t of(std::span<const std::byte> bytes) {
+    for (; bytes.size() - done_ >= 64; done_ += 64) {
+      const std::byte* at = bytes.data() + done_;
+      for (int i = 0; i < 4; ++i) {
+        chain_[i] = fold(load(at + 16 * i, 8) ^ kOdd[i], load(at + 16 * i + 8, 8) ^ chain_[i]);
+      }
     }
+    std::uint64_t first = chain_[0];
+    for (std::size_t at = done_; at < bytes.size(); at += 8) {
+      const std::size_t step = bytes.size() - at < 8 ? bytes.size() - at : 8;
+      first = fold(load(bytes.data() + at, step) ^ kOdd[1], first ^ kOdd[2]);
+    }
+    const std::uint64_t low = fold(first ^ kOdd[2], chain_[1] ^ bytes.size() ^ kOdd[0]);
+    return fold(low ^ chain_[2], chain_[3] ^ kOdd[1]);
   }
-  while (left > 0) {
-    const std::size_t step = left < 8 ? left : 8;
-    chain[0] = fold(load(at, step) ^ kOdd[1], chain[0] ^ kOdd[2]);
-    left -= step;
-    at += step;
-  }
-  const std::uint64_t low = fold(chain[0] ^ kOdd[2], chain[1] ^ bytes.size() ^ kOdd[0]);
-  return fold(low ^ chain[2], chain[3] ^ kOdd[1]);
+
+ private:
+  static constexpr std::uint64_t kOdd[] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F,
+                                           0x165667B19E3779F9, 0xD6E8FEB86659FD93};
+  std::uint64_t chain_[4];
+  std::size_t done_ = 0;  // a multiple of 64
+};
+
+inline std::uint64_t hash(std::uint64_t seed, std::span<const std::byte> bytes) {
+  return RollingHash(seed).of(bytes);
 }
 
 }  // namespace block_keys_internal

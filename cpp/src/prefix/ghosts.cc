@@ -4,8 +4,6 @@
 #include <bit>
 #include <new>
 
-#include "evict/block_keys.h"
-
 namespace kvcache::prefix {
 namespace {
 
@@ -55,11 +53,18 @@ std::uint64_t root_key(std::string_view space, std::uint64_t generation) {
 
 std::uint64_t block_path_key(std::uint64_t before, std::span<const std::int32_t> tokens,
                              std::span<const LabelAt> items) {
-  std::uint64_t key = evict::block_key(before, tokens);
-  for (const LabelAt& item : items) {
-    key = mix(key ^ evict::space_seed(item.label), item.offset);
-  }
-  return key;
+  RollingPathKey key(before);
+  for (const LabelAt& item : items) key.add(item);
+  return key.of(tokens);
+}
+
+void RollingPathKey::add(const LabelAt& item) {
+  items_ = mix(items_ ^ evict::space_seed(item.label), item.offset);
+}
+
+std::uint64_t RollingPathKey::of(std::span<const std::int32_t> tokens) {
+  const std::uint64_t key = hash_.of(std::as_bytes(tokens));
+  return items_ == 0 ? key : mix(key, items_);
 }
 
 }  // namespace kvcache::prefix

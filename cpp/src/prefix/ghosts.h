@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "evict/block_keys.h"
 #include "kvcache/explanation.h"
 #include "kvcache/prefix_space.h"
 
@@ -50,5 +51,19 @@ struct LabelAt {
 std::uint64_t root_key(std::string_view space, std::uint64_t generation);
 std::uint64_t block_path_key(std::uint64_t before, std::span<const std::int32_t> tokens,
                              std::span<const LabelAt> items);
+
+// The same of one block's beginnings, from the shortest on, each in constant time.
+class RollingPathKey {
+ public:
+  explicit RollingPathKey(std::uint64_t before) : hash_(before) {}
+
+  // A media item that begins before the next end.
+  void add(const LabelAt& item);
+  std::uint64_t of(std::span<const std::int32_t> tokens);
+
+ private:
+  evict::block_keys_internal::RollingHash hash_;
+  std::uint64_t items_ = 0;  // of those so far; 0: there is none
+};
 
 }  // namespace kvcache::prefix

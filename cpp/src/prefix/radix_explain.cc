@@ -162,27 +162,20 @@ std::vector<std::uint64_t> RadixIndex::prompt_keys(const SpaceRef& space,
                                                    std::span<const std::int32_t> tokens,
                                                    std::uint64_t from,
                                                    std::uint64_t generation) const {
-  std::vector<std::string> labels;
-  for (const MediaSpan& item : space.media) labels.push_back(media_label(item));
   std::vector<std::uint64_t> keys;
   keys.reserve(tokens.size() - from);
   std::uint64_t before = root_key(space.key, generation);
-  std::size_t item = 0;
+  auto item = space.media.begin();
   for (std::uint64_t begin = 0; begin < tokens.size(); begin += plan_.block_tokens()) {
     const std::uint64_t end = std::min<std::uint64_t>(begin + plan_.block_tokens(), tokens.size());
-    std::vector<LabelAt> items;
-    for (; item < labels.size() && space.media[item].start < end; ++item) {
-      items.push_back({space.media[item].start - begin, labels[item]});
-    }
-    std::uint64_t key = before;
+    RollingPathKey key(before);
     for (std::uint64_t stop = end > from ? std::max(begin, from) + 1 : end; stop <= end; ++stop) {
-      const auto inside = std::find_if(items.begin(), items.end(), [=](const LabelAt& each) {
-        return each.offset >= stop - begin;
-      });
-      key = block_path_key(before, tokens.subspan(begin, stop - begin), {items.begin(), inside});
-      if (stop > from) keys.push_back(key);
+      for (; item != space.media.end() && item->start < stop; ++item) {
+        key.add({item->start - begin, media_label(*item)});
+      }
+      before = key.of(tokens.subspan(begin, stop - begin));
+      if (stop > from) keys.push_back(before);
     }
-    before = key;
   }
   return keys;
 }
