@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kvcache import _core
@@ -30,7 +31,8 @@ def _published(
     if event.kind == _core.EventKind.REMOVED:
         return BlockRemoved(block_hashes=event.hashes, medium=medium, group_idx=group)
     paged = group < len(kinds)
-    adapter = _adapter_parts(event.adapter)
+    adapter = _adapter_name(event.adapter)
+    salt = space_digest(event.name, event.salt)
     return BlockStored(
         block_hashes=event.hashes,
         parent_block_hash=event.parent,
@@ -38,11 +40,12 @@ def _published(
         block_size=event.block_tokens,
         lora_id=None,
         medium=medium,
-        lora_name=adapter[0] if adapter else None,
-        extra_keys=_extra_keys(event, adapter),
+        lora_name=adapter,
+        extra_keys=_extra_keys(event, adapter, salt),
         group_idx=group,
         kv_cache_spec_kind=kinds[group] if paged else "mamba",
-        kv_cache_spec_sliding_window=(plan.groups[group].window or None) if paged else None,
+        kv_cache_spec_sliding_window=_sliding_window(plan, group) if paged else None,
+        cache_salt=salt,
     )
 
 
@@ -57,31 +60,41 @@ def _spec_kind(plan: StatePlan, group: int) -> str:
     return "mla_attention" if latent else "full_attention"
 
 
-def _adapter_parts(key: bytes) -> list[str]:
-    """Name, and revision if there is one, of a key that `adapter_key` made."""
+def _sliding_window(plan: StatePlan, group: int) -> int | None:
+    shape = plan.groups[group]
+    return None if shape.chunked else shape.window or None
+
+
+def _adapter_name(key: bytes) -> str | None:
+    """``name``, or ``name@revision`` if there is one, of a key that `adapter_key` made."""
     parts = []
     while key:
         size, _, rest = key.partition(b":")
         parts.append(rest[: int(size)].decode())
         key = rest[int(size) :]
-    return parts
+    return "@".join(parts) or None
 
 
-def _extra_keys(event: _core.CacheEvent, adapter: list[str]) -> list[tuple[Any, ...] | None] | None:
-    space = space_digest(event.name, event.salt) if event.start == 0 else None
-    media = event.media
-    if not adapter and not media and space is None:
+def _extra_keys(
+    event: _core.CacheEvent, adapter: str | None, salt: str | None
+) -> list[tuple[Any, ...] | None] | None:
+    if event.start != 0:
+        salt = None
+    media = event.media  # ascend and are apart
+    if adapter is None and salt is None and not media:
         return None
     keys: list[tuple[Any, ...] | None] = []
+    first = 0  # the first item that reaches into the block or beyond
     for block in range(len(event.hashes)):
         start = event.start + block * event.block_tokens
-        found: list[Any] = ["@".join(adapter)] if adapter else []
-        found += [
-            (digest.hex(), at - start)
-            for at, length, digest in media
-            if at < start + event.block_tokens and at + length > start
-        ]
-        if block == 0 and space is not None:
-            found.append(space)
+        while first < len(media) and media[first][0] + media[first][1] <= start:
+            first += 1
+        found: list[Any] = [] if adapter is None else [adapter]
+        for at, _, digest in islice(media, first, None):
+            if at >= start + event.block_tokens:
+                break
+            found.append((digest.hex(), at - start))
+        if block == 0 and salt is not None:
+            found.append(salt)
         keys.append(tuple(found) or None)
     return keys

@@ -22,7 +22,7 @@ from kvcache._arguments import (
     as_tokens,
 )
 from kvcache._events import published
-from kvcache.errors import InvalidArgumentError
+from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.explanation import Explanation, Limit, Reason
 from kvcache.hints import RequestHints, as_costs
 from kvcache.lifetime import FOREVER, Pin, lease_ms, memory_share
@@ -38,7 +38,7 @@ from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
@@ -95,7 +95,7 @@ class Cache:
         weights: names the model's weights; `load` refuses files of others. See `bump_epoch`.
         event_capacity: most blocks and snapshots in events that wait for `take_events`, each group
             counted; 0 records nothing. A recorded block costs 8 bytes as long as it is stored, and
-            `publish` hashes every token of a sequence once, about 25 ns each.
+            `publish` hashes every token of a sequence once.
         pin_limit: what all pins together may hold: a float is a share of the budget, 0.0 to 1.0, an
             integer or text is bytes. See `pin`.
         ttl: seconds that a stored prefix is found, unless `open` or `load` say otherwise; None for
@@ -216,7 +216,7 @@ class Cache:
     ) -> Explanation:
         """What `open` would reuse of ``tokens``, what limits it, and why more is not there.
 
-        Changes nothing. Takes about 0.1 us for each token beyond the hit, most of it outside the
+        Changes nothing. Its time grows with the tokens beyond the hit, most of it outside the
         cache's lock. What has left is remembered as it goes, within 1/256 of the memory and 1 MiB;
         storing and finding cost nothing for it.
 
@@ -392,22 +392,22 @@ class Cache:
         it is right again. Every event is given once, so one caller publishes for all.
 
         Args:
-            medium: what the events call the place of the blocks. vLLM calls host memory ``CPU``,
-                SGLang ``CPU_PINNED``, both the accelerator's ``GPU``.
+            medium: what the events call the place of the blocks, by which routers choose what they
+                heed. vLLM calls host memory ``CPU``, SGLang ``CPU_PINNED``, both the accelerator's
+                ``GPU``.
 
         Raises:
             UnsupportedError: the cache was made without ``event_capacity``.
         """
-        medium = None if medium is None else as_text(medium, "medium")
-        return published(_core.take_events(self._core), self.plan, medium)
+        return self._published(_core.take_events, medium)
 
     def events_snapshot(
         self, medium: str | None = "CPU"
     ) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
         """`AllBlocksCleared` and everything there is, for a router that comes later.
 
-        Takes no events. Those taken afterwards may repeat what the list says; a router that applies
-        them in order is right. Walks the whole index under its lock, about 0.1 us for each block.
+        Publish it to all of them: it takes the place of the events that wait, and those taken
+        afterwards follow it. Walks the whole index under its lock.
 
         Args:
             medium: as in `take_events`.
@@ -415,8 +415,20 @@ class Cache:
         Raises:
             UnsupportedError: the cache was made without ``event_capacity``.
         """
+        return self._published(_core.events_snapshot, medium)
+
+    def _published(
+        self, give: Callable[[_core.Cache], list[_core.CacheEvent]], medium: str | None
+    ) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
+        """What ``give`` gives; events that do not arrive are said again by the next call."""
         medium = None if medium is None else as_text(medium, "medium")
-        return published(_core.events_snapshot(self._core), self.plan, medium)
+        try:
+            return published(give(self._core), self.plan, medium)
+        except KVCacheError:  # nothing was taken
+            raise
+        except BaseException:
+            _core.lose_events(self._core)
+            raise
 
     def pages(self, layer: int, component: str) -> PageMemory:
         """One component of one layer in every page, without a copy.

@@ -32,7 +32,11 @@ __all__ = [
 
 
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, frozen=True, tag=True):
-    """What all events have in common: how they are encoded."""
+    """What all events have in common: how they are encoded, and that they can be counted."""
+
+    def __hash__(self) -> int:
+        names = getattr(self, "block_hashes", ())
+        return hash((type(self).__name__, tuple(names), getattr(self, "group_idx", None)))
 
 
 class BlockStored(KVCacheEvent, frozen=True, kw_only=True):
@@ -46,14 +50,15 @@ class BlockStored(KVCacheEvent, frozen=True, kw_only=True):
         block_size: tokens in each block. A snapshot inside a block has those since it began.
         lora_id: always None.
         medium: where the blocks are, as the caller calls it.
-        lora_name: the adapter's name.
+        lora_name: the adapter as ``name`` or ``name@revision``.
         extra_keys: for each block what its name depends on beside tokens, or None where no block
-            has any: the adapter as ``name`` or ``name@revision``, ``(digest, offset)`` of each
-            media item that reaches into the block (hex, and the item's start relative to the
-            block), and in the first block of a prompt `space_digest` of namespace and salt.
+            has any: the adapter, ``(digest, offset)`` of each media item that reaches into the
+            block (hex, and the item's start relative to the block), and in the first block of a
+            prompt ``cache_salt``.
         group_idx: group of the plan; ``len(plan.groups)`` for snapshots of the fixed-size state.
         kv_cache_spec_kind: of the group, in vLLM's words; ``mamba`` for snapshots.
-        kv_cache_spec_sliding_window: positions that a query sees, where not all.
+        kv_cache_spec_sliding_window: positions that a query of a sliding group sees.
+        cache_salt: `space_digest` of namespace and salt; None where both are empty.
     """
 
     block_hashes: list[int]
@@ -67,6 +72,7 @@ class BlockStored(KVCacheEvent, frozen=True, kw_only=True):
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+    cache_salt: str | None = None
 
 
 class BlockRemoved(KVCacheEvent, frozen=True, kw_only=True):
@@ -87,7 +93,7 @@ class AllBlocksCleared(KVCacheEvent, frozen=True):
     """Nothing that was announced before can be reused."""
 
 
-class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
     """What is sent at once.
 
     Attributes:
@@ -102,7 +108,9 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=T
 
 
 def space_digest(namespace: str | bytes = "", salt: bytes | str = b"") -> str | None:
-    """What ``extra_keys`` say of a namespace and a salt, which may be a secret.
+    """What events say of a namespace and a salt: a router's request carries the same.
+
+    A salt that can be guessed can be found from it; it takes a long random one to stay a secret.
 
     Returns:
         16 hexadecimal digits; None when both are empty.

@@ -57,7 +57,8 @@ class CacheStats:
         lost_snapshot_tokens: known, but computed again for want of a snapshot.
         lost_window_tokens: known, but computed again for want of a window.
         waiting_events: blocks and snapshots in events that `Cache.take_events` has not given yet.
-        event_losses: times that more of them happened than ``event_capacity`` lets wait.
+        event_losses: times that more of them happened than ``event_capacity`` lets wait, or that a
+            call which took some failed.
         hit_blocks: found at open, by a policy that keeps count.
         lru_hit_blocks: that LRU would have found with as many blocks.
     """

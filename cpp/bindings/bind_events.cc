@@ -55,9 +55,10 @@ void bind_events(py::module_& m) {
       py::arg("cache"));
   m.def(
       "events_snapshot",
-      [](const Cache& cache) {
+      [](Cache& cache) {
         const ReleaseGil nogil;
         return unwrap(cache.events_snapshot());
       },
       py::arg("cache"));
+  m.def("lose_events", [](Cache& cache) { unwrap(cache.lose_events()); }, py::arg("cache"));
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,29 +17,35 @@ __all__ = ["Names", "Routed", "Router"]
 
 
 class Router:
-    """Which blocks can be reused, by group."""
+    """Which blocks can be reused, by group: counts references, as routers of many workers do."""
 
     def __init__(self, groups: int) -> None:
-        self.blocks: list[set[int]] = [set() for _ in range(groups + 1)]
+        self.counts: list[Counter[int]] = [Counter() for _ in range(groups + 1)]
         self.cleared = 0
+
+    @property
+    def blocks(self) -> list[set[int]]:
+        return [set(counts) for counts in self.counts]
 
     def apply(self, events: Iterable[Any]) -> None:
         for event in events:
             if isinstance(event, AllBlocksCleared):
                 self.cleared += 1
-                for blocks in self.blocks:
-                    blocks.clear()
+                for counts in self.counts:
+                    counts.clear()
                 continue
-            here, names = self.blocks[event.group_idx], event.block_hashes
+            here, names = self.counts[event.group_idx], event.block_hashes
             assert names
             if isinstance(event, BlockRemoved):
                 for name in names:
-                    here.remove(name)  # once, and only what was stored
+                    here[name] -= 1
+                    assert here[name] == 0  # once, and only what was stored
+                    del here[name]
                 continue
             assert isinstance(event, BlockStored)
             assert len(event.token_ids) == len(names) * event.block_size
-            assert here.isdisjoint(names)
             here.update(names)
+            assert all(here[name] == 1 for name in names)  # told once
 
 
 class Names:
@@ -78,9 +85,11 @@ class Routed:
     def check(self) -> None:
         """The router knows what there is."""
         self.router.apply(self.cache.take_events())
-        late = Router(len(self.plan.groups))
-        late.apply(self.cache.events_snapshot())
-        assert self.router.blocks == late.blocks
+        known = self.router.blocks
+        snapshot = self.cache.events_snapshot()
+        self.router.apply(snapshot)
+        assert isinstance(snapshot[0], AllBlocksCleared)
+        assert self.router.blocks == known
         if self.reference is None:
             return
         whole, snapshots = set(), set()

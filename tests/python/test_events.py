@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,38 @@ def test_a_batch_is_an_array_of_maps_without_what_says_nothing() -> None:
     }
 
 
+def test_consumers_may_count_events_and_set_the_rank_of_a_batch() -> None:
+    cache = make_cache("everything")
+    store(cache, list(range(11)), adapter="tuned", media=[(3, 2, b"cat")])
+    events: list[Any] = [*cache.take_events(), *make_cache().events_snapshot()]
+    events.append(BlockRemoved(block_hashes=[1], medium="GPU", group_idx=1))
+    batch = KVEventBatch(ts=1.0, events=events)
+    batch.data_parallel_rank = 2
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=KVEventBatch)
+    assert again.data_parallel_rank == 2
+    counted = Counter([*events, *events])
+    assert counted == dict.fromkeys(events, 2)
+    assert len({hash(event) for event in events}) == len(counted) == len(events)
+
+
+def test_later_events_of_a_space_say_its_salt_and_media_that_reach_over_many_blocks() -> None:
+    cache = make_cache()
+    media = [(2, 1, b"a"), (3, 9, b"b"), (13, 1, b"c"), (14, 1, b"d")]
+    prompt = list(range(20))
+    store(cache, prompt[:12], salt="s", media=media[:2])
+    events = stored(cache.take_events())
+    store(cache, prompt, salt="s", media=media)
+    events += stored(cache.take_events())
+    salt = space_digest(salt="s")
+    keys = [key for event in events for key in event.extra_keys or []]
+    a, b, c, d = (digest.hex() for _, _, digest in media)
+    assert keys == [((a, 2), (b, 3), salt), ((b, -1),), ((b, -5),), ((c, 1), (d, 2)), None]
+    assert [(event.cache_salt, event.parent_block_hash is None) for event in events] == [
+        (salt, True),
+        (salt, False),
+    ]
+
+
 # ---- What is said ---------------------------------------------------------------------------
 
 
@@ -201,12 +234,15 @@ def test_spaces_adapters_and_media_have_other_names_and_no_secret_is_told() -> N
         [event] = stored(cache.take_events())
         seen.append(event)
     assert len({event.block_hashes[1] for event in seen}) == len(spaces)
+    assert [event.cache_salt for event in seen] == [
+        space_digest(space.get("namespace", ""), space.get("salt", "")) for space in spaces
+    ]
     said = [(event.lora_name, event.extra_keys) for event in seen]
     assert said[0] == (None, None)
     assert said[1] == (None, [(space_digest("n"),), None])
     assert said[2] == (None, [(space_digest(salt="n"),), None])
     assert said[3] == ("n", [("n",), ("n",)])
-    assert said[4] == ("n", [("n@1",), ("n@1",)])
+    assert said[4] == ("n@1", [("n@1",), ("n@1",)])
     assert said[5] == (None, [((b"n".hex(), 1),), ((b"n".hex(), -3),)])
     assert space_digest("n") != space_digest(salt="n")
     assert space_digest() is None
@@ -233,9 +269,9 @@ def test_names_are_the_same_in_every_cache_and_for_every_length_known_before() -
     def names(cache: Cache) -> set[int]:
         return {name for event in stored(cache.events_snapshot()) for name in event.block_hashes}
 
-    assert names(whole) <= names(bit_by_bit)
     router = Router(1)
     router.apply(bit_by_bit.take_events())
+    assert names(whole) <= names(bit_by_bit)
     assert router.blocks[0] == names(bit_by_bit)
 
 
@@ -264,7 +300,7 @@ def test_snapshots_have_a_group_of_their_own_and_any_position() -> None:
 @pytest.mark.parametrize(
     ("shape", "kinds"),
     [
-        ("chunked", {("chunked_local_attention", 8)}),
+        ("chunked", {("chunked_local_attention", None)}),
         ("latent", {("mla_attention", None)}),
         ("full and sliding", {("sliding_window", 6), ("full_attention", None)}),
     ],
@@ -319,6 +355,44 @@ def test_a_loaded_prefix_is_announced(tmp_path: Path) -> None:
     first.save(tmp_path / "saved", list(range(9)), adapter="a")
     second.load(tmp_path / "saved", adapter="a")
     assert second.take_events() == first.take_events()
+
+
+def test_a_snapshot_takes_the_place_of_the_events_that_wait() -> None:
+    cache = make_cache()
+    router = Router(1)
+    store(cache, list(range(8)))
+    router.apply(cache.events_snapshot())
+    assert router.counts[0].total() == 2
+    router.apply(cache.take_events())
+    cache.erase(list(range(8)))
+    router.apply(cache.take_events())
+    assert router.counts[0].total() == 0
+
+
+@pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("take", [Cache.take_events, Cache.events_snapshot])
+def test_events_that_do_not_arrive_are_said_again(
+    take: Any, failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, router = make_cache(), Router(1)
+    store(cache, [1] * 8)
+    router.apply(cache.take_events())
+    store(cache, [2] * 8)
+    cache.erase([1] * 8)
+
+    def fail(*_: Any) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvcache.cache.published", fail)
+        with pytest.raises(failure):
+            take(cache)
+    assert cache.stats().event_losses == 1
+    store(cache, [3] * 8)
+    router.apply(cache.take_events())
+    names = Names(cache.plan)
+    said = {names.name([n] * length) for n in (2, 3) for length in (4, 8)}
+    assert (router.blocks[0], router.cleared) == (said, 1)
 
 
 def test_a_router_that_lost_events_is_told_everything() -> None:
@@ -381,9 +455,15 @@ def test_a_router_knows_what_there_is_after_every_operation(
     rng, held = random.Random(f"{shape} {capacity_blocks} {policy}"), []
     for step in range(300):
         random_operation(cache, rng, held)
-        router.apply(cache.take_events())
-        now = Router(len(cache.plan.groups))
-        now.apply(cache.events_snapshot())
+        chance = rng.random()
+        if chance < 0.3:
+            continue
+        if chance < 0.8:
+            router.apply(cache.take_events())
+        now, snapshot = Router(len(cache.plan.groups)), cache.events_snapshot()
+        now.apply(snapshot)
+        if chance >= 0.8:
+            router.apply(snapshot)  # in place of what waits
         assert router.blocks == now.blocks, step
     for sequence in held:
         sequence.close()

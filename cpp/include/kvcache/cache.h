@@ -178,10 +178,13 @@ class Cache {
   // everything there is: whoever follows the events is right again. kUnsupported: nothing is
   // recorded.
   Result<std::vector<CacheEvent>> take_events();
-  // kCleared and everything there is, for a router that comes later; takes nothing. Events taken
-  // afterwards may say again what it says and follow it in any case. Holds the cache's lock for the
-  // whole content. kUnsupported: nothing is recorded.
-  Result<std::vector<CacheEvent>> events_snapshot() const;
+  // kCleared and everything there is, for a router that comes later. It goes to all routers: events
+  // that wait are dropped, since it says them, and those taken afterwards follow it. Holds the
+  // cache's lock for the whole content. kUnsupported: nothing is recorded.
+  Result<std::vector<CacheEvent>> events_snapshot();
+  // Events that were taken did not reach the routers: the next take_events() says everything there
+  // is. kUnsupported: nothing is recorded.
+  Status lose_events();
 
   // One component of one layer in every page, for kernels that go by block tables.
   // kInvalidArgument: the layer keeps no pages. kNotFound: it has no such component.

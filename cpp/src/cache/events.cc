@@ -19,13 +19,32 @@ std::vector<CacheEvent> with_spaces(std::vector<prefix::LoggedEvent> logged) {
   events.reserve(logged.size());
   for (prefix::LoggedEvent& each : logged) {
     if (each.event.kind == EventKind::kStored) {
-      PrefixSpace space = space_of(each.key);
+      PrefixSpace space = space_of(*each.key);
       space.media = std::move(each.event.space.media);
       each.event.space = std::move(space);
     }
     events.push_back(std::move(each.event));
   }
   return events;
+}
+
+// What the index gives. What has left its log and does not arrive is said again by the next call.
+Result<std::vector<CacheEvent>> given(
+    CacheCore& core, std::vector<prefix::LoggedEvent> (prefix::RadixIndex::*give)()) {
+  if (Status status = core.mutex.check_process(); !status) return status;
+  if (Status status = check_recorded(core); !status) return status;
+  std::vector<prefix::LoggedEvent> logged;
+  {
+    const std::lock_guard lock(core.mutex);
+    logged = (core.index.*give)();
+  }
+  try {
+    return with_spaces(std::move(logged));
+  } catch (...) {
+    const std::lock_guard lock(core.mutex);
+    core.index.lose_events();
+    throw;
+  }
 }
 
 }  // namespace
@@ -49,25 +68,19 @@ prefix::PathNames SequenceCore::path_names(std::uint64_t end) {
 }
 
 Result<std::vector<CacheEvent>> Cache::take_events() {
-  if (Status status = check_process(); !status) return status;
-  if (Status status = check_recorded(*core_); !status) return status;
-  std::vector<prefix::LoggedEvent> logged;
-  {
-    const std::lock_guard lock(core_->mutex);
-    logged = core_->index.take_events();
-  }
-  return with_spaces(std::move(logged));
+  return given(*core_, &prefix::RadixIndex::take_events);
 }
 
-Result<std::vector<CacheEvent>> Cache::events_snapshot() const {
+Result<std::vector<CacheEvent>> Cache::events_snapshot() {
+  return given(*core_, &prefix::RadixIndex::restate_events);
+}
+
+Status Cache::lose_events() {
   if (Status status = check_process(); !status) return status;
   if (Status status = check_recorded(*core_); !status) return status;
-  std::vector<prefix::LoggedEvent> logged;
-  {
-    const std::lock_guard lock(core_->mutex);
-    logged = core_->index.all_events();
-  }
-  return with_spaces(std::move(logged));
+  const std::lock_guard lock(core_->mutex);
+  core_->index.lose_events();
+  return Status::ok();
 }
 
 }  // namespace kvcache

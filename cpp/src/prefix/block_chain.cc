@@ -33,11 +33,14 @@ BlockChain::Digest BlockChain::link(std::uint64_t begin, std::uint64_t end) cons
   sha.update(parent.data(), parent.size());
   update_number(sha, end - begin);
   sha.update(tokens_.data() + begin, (end - begin) * sizeof(tokens_[0]));
-  for (const MediaSpan& item : media_) {
-    if (item.start < begin || item.start >= end) continue;
-    for (const std::uint64_t number : {item.start - begin, item.length}) update_number(sha, number);
-    update_number(sha, item.digest.size());
-    sha.update(item.digest.data(), item.digest.size());
+  auto item = std::partition_point(media_.begin(), media_.end(),
+                                   [=](const MediaSpan& each) { return each.start < begin; });
+  for (; item != media_.end() && item->start < end; ++item) {
+    for (const std::uint64_t number : {item->start - begin, item->length}) {
+      update_number(sha, number);
+    }
+    update_number(sha, item->digest.size());
+    sha.update(item->digest.data(), item->digest.size());
   }
   return sha.finish();
 }

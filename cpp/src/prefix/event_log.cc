@@ -6,13 +6,15 @@
 namespace kvcache::prefix {
 namespace {
 
+// Items ascend and are apart: those that reach into [begin, end) lie side by side.
 void add_media(CacheEvent& event, std::span<const MediaSpan> media, std::uint64_t begin,
                std::uint64_t end) {
-  for (const MediaSpan& item : media) {
-    if (item.start >= end || item.start + item.length <= begin) continue;
-    if (!event.space.media.empty() && event.space.media.back().start >= item.start) continue;
-    event.space.media.push_back(item);
-  }
+  auto& known = event.space.media;
+  if (!known.empty()) begin = std::max(begin, known.back().start + known.back().length);
+  auto item = std::partition_point(media.begin(), media.end(), [=](const MediaSpan& each) {
+    return each.start + each.length <= begin;
+  });
+  for (; item != media.end() && item->start < end; ++item) known.push_back(*item);
 }
 
 }  // namespace
@@ -22,8 +24,9 @@ std::vector<std::uint64_t>& EventLog::run(std::uint32_t id) {
   return runs_[id];
 }
 
-void EventLog::split_run(std::uint32_t upper, std::uint32_t lower, std::uint64_t upper_blocks) {
-  run(std::max(upper, lower));
+void EventLog::split_run(std::uint32_t upper, std::uint32_t lower,
+                         std::uint64_t upper_blocks) noexcept {
+  if (lower >= runs_.size()) return;
   auto& names = runs_[lower];
   const auto cut = names.begin() +
                    static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(upper_blocks, names.size()));
@@ -62,11 +65,10 @@ void EventLog::stored(const NamedPath& path, std::uint32_t group, std::uint64_t 
   const auto tokens = path.tokens.subspan(begin, end - begin);
   const bool goes_on = first > 0 && !events_.empty() &&
                        events_.back().event.kind == EventKind::kStored &&
-                       events_.back().event.group == group && events_.back().key == path.key &&
-                       events_.back().event.hashes.back() == path.names[first - 1] &&
-                       events_.back().event.block_tokens == block_tokens_;
+                       events_.back().event.group == group && *events_.back().key == path.key &&
+                       events_.back().event.hashes.back() == path.names[first - 1];
   if (!goes_on) {
-    LoggedEvent fresh{{}, std::string(path.key)};
+    LoggedEvent fresh{{}, shared(path.key)};
     fresh.event.kind = EventKind::kStored;
     fresh.event.group = group;
     fresh.event.start = begin;
@@ -85,7 +87,7 @@ void EventLog::stored_snapshot(const NamedPath& path, std::uint32_t group, std::
   if (!make_room(1)) return;
   const std::uint64_t block = (position - 1) / block_tokens_;
   const std::uint64_t begin = block * block_tokens_;
-  LoggedEvent fresh{{}, std::string(path.key)};
+  LoggedEvent fresh{{}, shared(path.key)};
   CacheEvent& event = fresh.event;
   event.kind = EventKind::kStored;
   event.group = group;
@@ -116,29 +118,38 @@ void EventLog::removed(std::uint32_t group, std::uint64_t name) {
 }
 
 void EventLog::cleared() {
-  events_.clear();
-  waiting_ = 0;
-  lost_ = true;  // until the event is there
+  restated();
   events_.emplace_back();
-  lost_ = false;
 }
 
-void EventLog::lose() {
-  events_.clear();
-  events_.shrink_to_fit();
-  waiting_ = 0;
+void EventLog::lose() noexcept {
+  drop_waiting();
   losses_ += !std::exchange(lost_, true);
 }
 
 std::vector<LoggedEvent> EventLog::take() {
-  waiting_ = 0;
-  return std::exchange(events_, {});
+  auto taken = std::exchange(events_, {});
+  drop_waiting();
+  return taken;
 }
 
-void EventLog::restated() {
-  events_.clear();
-  waiting_ = 0;
+void EventLog::restated() noexcept {
+  drop_waiting();
   lost_ = false;
+}
+
+void EventLog::drop_waiting() noexcept {
+  events_ = std::vector<LoggedEvent>();
+  keys_.clear();
+  waiting_ = 0;
+}
+
+const std::shared_ptr<const std::string>& EventLog::shared(std::string_view key) {
+  const auto found = keys_.find(key);
+  if (found != keys_.end()) return found->second;
+  auto copy = std::make_shared<const std::string>(key);
+  const std::string_view view = *copy;
+  return keys_.emplace(view, std::move(copy)).first->second;
 }
 
 }  // namespace kvcache::prefix

@@ -3,19 +3,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "kvcache/events.h"
 
 namespace kvcache::prefix {
 
-// An event whose space is its key: `event.space` has the media alone.
+// An event whose space is its key, which all events of the space share: `event.space` has the media
+// alone. No key: nothing is stored.
 struct LoggedEvent {
   CacheEvent event;
-  std::string key;
+  std::shared_ptr<const std::string> key;
 };
 
 // A path from its first token on. Borrows.
@@ -34,7 +38,11 @@ class EventLog {
 
   // Names of a run's whole blocks, from its first block on; those that were announced.
   std::vector<std::uint64_t>& run(std::uint32_t id);
-  void split_run(std::uint32_t upper, std::uint32_t lower, std::uint64_t upper_blocks);
+  // Room for the names of the upper part, so that split_run() cannot fail.
+  void reserve_split(std::uint32_t upper, std::uint64_t upper_blocks) {
+    run(upper).reserve(upper_blocks);
+  }
+  void split_run(std::uint32_t upper, std::uint32_t lower, std::uint64_t upper_blocks) noexcept;
   void cut_run(std::uint32_t id, std::uint64_t blocks);
   // Of a snapshot; nothing while it is not announced.
   std::optional<std::uint64_t>& snapshot(std::uint32_t index);
@@ -48,23 +56,26 @@ class EventLog {
   void cleared();
 
   // Events were dropped: only the whole content tells what is there.
-  void lose();
+  void lose() noexcept;
   bool lost() const { return lost_; }
   std::vector<LoggedEvent> take();
-  // Whoever asks is told the whole content instead.
-  void restated();
+  // Whoever asks is told the whole content instead of what waits.
+  void restated() noexcept;
 
   std::uint64_t waiting() const { return waiting_; }
   std::uint64_t losses() const { return losses_; }
 
  private:
   bool make_room(std::uint64_t names);
+  void drop_waiting() noexcept;
+  const std::shared_ptr<const std::string>& shared(std::string_view key);
 
   const std::uint64_t block_tokens_;
   const std::uint64_t capacity_;
   std::vector<std::vector<std::uint64_t>> runs_;
   std::vector<std::optional<std::uint64_t>> snapshots_;
   std::vector<LoggedEvent> events_;
+  std::unordered_map<std::string_view, std::shared_ptr<const std::string>> keys_;  // of events_
   std::uint64_t waiting_ = 0;  // names in events_
   std::uint64_t losses_ = 0;
   bool lost_ = false;

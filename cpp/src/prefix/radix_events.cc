@@ -22,21 +22,20 @@ void RadixIndex::record_events(std::uint64_t capacity) {
   events_ = std::make_unique<EventLog>(plan_.block_tokens(), capacity);
 }
 
-// Blocks of a run whose index in it is at least `first`, in every group that has their pages.
-void RadixIndex::tell_stored(EventLog& log, const NamedPath& path, NodeId id,
-                             std::uint64_t first) const {
+// Blocks [first, last) of a run, counted from its own first, in every group that has their pages.
+void RadixIndex::tell_stored(EventLog& log, const NamedPath& path, NodeId id, std::uint64_t first,
+                             std::uint64_t last) const {
   const Node& node = nodes_[id];
   const std::uint64_t base = block_of(node.start);
-  const std::uint64_t whole = path.names.size() - base;
   for (std::uint32_t group = 0; group < node.pages.size(); ++group) {
     const auto& pages = node.pages[group];
-    for (std::uint64_t i = first; i < whole;) {
+    for (std::uint64_t i = first; i < last;) {
       if (pages[i] == kNoItem) {
         ++i;
         continue;
       }
       std::uint64_t stop = i;
-      while (stop < whole && pages[stop] != kNoItem) ++stop;
+      while (stop < last && pages[stop] != kNoItem) ++stop;
       log.stored(path, group, base + i, base + stop);
       i = stop;
     }
@@ -46,26 +45,26 @@ void RadixIndex::tell_stored(EventLog& log, const NamedPath& path, NodeId id,
 // After an insert: what it has added to the runs of its path. Memory that runs out on the way costs
 // events, which a consumer is told, and nothing else.
 void RadixIndex::tell_inserted(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                               const std::vector<NodeId>& path, const PathNames& names) {
-  const auto filled = std::exchange(filled_, {});
+                               const std::vector<NodeId>& path, std::span<const Hole> filled,
+                               const PathNames& names) {
   if (names.blocks.empty() && names.snapshots.empty()) return;
+  const NamedPath named{space.key, space.media, tokens, names.blocks};
+  auto hole = filled.begin();  // they are in the order of the path
   try {
     for (const NodeId id : path) {
       const Node& node = nodes_[id];
       const std::uint64_t base = block_of(node.start);
       const std::uint64_t whole = block_of(node.end());
-      const NamedPath named{space.key, space.media, tokens, names.blocks.first(whole)};
       auto& run = events_->run(id);
       const std::uint64_t known = run.size();
-      for (const Hole& hole : filled) {
-        if (hole.node == id && hole.block - base < known) {
-          events_->stored(named, hole.group, hole.block, hole.block + 1);
-        }
+      for (; hole != filled.end() && hole->node == id; ++hole) {
+        if (hole->block - base >= known) continue;
+        events_->stored(named, hole->group, hole->block, hole->block + 1);
       }
       if (base + known < whole) {
-        const auto fresh = named.names.subspan(base + known);
+        const auto fresh = named.names.subspan(base + known, whole - base - known);
         run.insert(run.end(), fresh.begin(), fresh.end());
-        tell_stored(*events_, named, id, known);
+        tell_stored(*events_, named, id, known, whole - base);
       }
       for (const auto& [position, name] : names.snapshots) {
         for (const std::uint32_t index : node.snapshots) {
@@ -73,8 +72,7 @@ void RadixIndex::tell_inserted(const SpaceRef& space, std::span<const std::int32
           auto& told = events_->snapshot(index);
           if (told) continue;
           told = name;
-          const NamedPath here{space.key, space.media, tokens, names.blocks};
-          events_->stored_snapshot(here, snapshot_group(), position, name);
+          events_->stored_snapshot(named, snapshot_group(), position, name);
         }
       }
     }
@@ -122,7 +120,10 @@ void RadixIndex::tell_cleared() noexcept {
 }
 
 std::vector<LoggedEvent> RadixIndex::take_events() {
-  if (!events_->lost()) return events_->take();
+  return events_->lost() ? restate_events() : events_->take();
+}
+
+std::vector<LoggedEvent> RadixIndex::restate_events() {
   auto all = all_events();
   events_->restated();
   return all;
@@ -160,7 +161,7 @@ void RadixIndex::tell_space(EventLog& log, std::string_view key, NodeId root) co
     const auto& run = events_->run(id);
     names.insert(names.end(), run.begin(), run.end());
     const NamedPath path{key, media, tokens, names};
-    tell_stored(log, path, id, 0);
+    tell_stored(log, path, id, 0, run.size());
     for (const std::uint32_t index : node.snapshots) {
       const auto name = events_->snapshot(index);
       const std::uint64_t position = snapshots_[index].position;

@@ -35,14 +35,26 @@ void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tok
   if (tokens.empty()) return;
   // What other weights have computed is of no use to anybody.
   if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return;
+  try {
+    add_path(space, tokens, tables, snapshots, names, ttl);
+  } catch (...) {
+    if (events_) events_->lose();  // what was added so far is not told
+    throw;
+  }
+}
+
+void RadixIndex::add_path(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                          const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+                          const PathNames& names, std::uint64_t ttl) {
   ++clock_;
   reap(1);
   NodeId parent = root_of(space, true);
   std::vector<NodeId> path;
+  std::vector<Hole> filled;
   for (const Step& step : walk(parent, tokens, space.media)) {
     NodeId id = step.node;
     if (step.end < nodes_[id].end()) id = split(id, step.end);
-    fill_holes(id, tables);
+    fill_holes(id, tables, filled);
     path.push_back(id);
     parent = id;
   }
@@ -58,7 +70,7 @@ void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tok
     }
   }
   thin_path(path);
-  if (events_) tell_inserted(space, tokens, path, names);
+  if (events_) tell_inserted(space, tokens, path, filled, names);
   if (has_windows_) {
     for (const NodeId id : path) queue_windows(id);
   }
@@ -196,6 +208,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   const std::uint64_t upper_blocks = blocks_to(position) - first;
   const std::uint64_t lower_skip = block_of(position) - first;
 
+  if (events_) events_->reserve_split(upper_id, lower_skip);
   upper.start = lower.start;
   upper.label = std::exchange(lower.label, {});
   upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + cut);
@@ -288,7 +301,7 @@ RadixIndex::NodeId RadixIndex::add_child(NodeId parent, std::uint64_t start,
 }
 
 // Pages that a window had lost come back when a sequence computed them again.
-void RadixIndex::fill_holes(NodeId id, const BlockTables& tables) {
+void RadixIndex::fill_holes(NodeId id, const BlockTables& tables, std::vector<Hole>& filled) {
   Node& node = nodes_[id];
   const std::uint64_t first = block_of(node.start);
   for (std::size_t group = 0; group < tables.size(); ++group) {
@@ -298,7 +311,7 @@ void RadixIndex::fill_holes(NodeId id, const BlockTables& tables) {
       if (page != kNoItem || tables[group][first + i] == kNoItem) continue;
       page = tables[group][first + i];
       pools_.pages[group]->retain_indexed(page);
-      if (events_) filled_.push_back({id, static_cast<std::uint32_t>(group), first + i});
+      if (events_) filled.push_back({id, static_cast<std::uint32_t>(group), first + i});
     }
   }
 }

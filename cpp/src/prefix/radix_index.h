@@ -150,8 +150,10 @@ class RadixIndex {
   // What has happened since the last call, in order. After events were lost: everything there is,
   // after kCleared.
   std::vector<LoggedEvent> take_events();
-  // kCleared and everything there is. Changes nothing.
-  std::vector<LoggedEvent> all_events() const;
+  // kCleared and everything there is; what waits is dropped, since this says it.
+  std::vector<LoggedEvent> restate_events();
+  // Events that were taken are gone: the next who takes some is told everything.
+  void lose_events() noexcept { events_->lose(); }
   const EventLog* events() const { return events_.get(); }
 
   // What match() would say, and why. Changes nothing that can be found.
@@ -173,6 +175,13 @@ class RadixIndex {
  private:
   using NodeId = std::uint32_t;
   static constexpr NodeId kNoNode = EdgeMap::kNone;
+
+  // A page that came back where a window had passed.
+  struct Hole {
+    NodeId node;
+    std::uint32_t group;
+    std::uint64_t block;
+  };
 
   struct Snapshot {
     std::uint64_t position = 0;
@@ -224,6 +233,9 @@ class RadixIndex {
   std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
 
+  void add_path(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+                const PathNames& names, std::uint64_t ttl);
   NodeId root_of(const SpaceRef& space, bool create);
   void set_edge(NodeId parent, NodeId child);
   void erase_edge(NodeId id);
@@ -237,7 +249,7 @@ class RadixIndex {
   bool try_extend(NodeId id, std::span<const std::int32_t> tokens, const BlockTables& tables);
   NodeId add_child(NodeId parent, std::uint64_t start, std::span<const std::int32_t> tokens,
                    const BlockTables& tables, std::string label);
-  void fill_holes(NodeId id, const BlockTables& tables);
+  void fill_holes(NodeId id, const BlockTables& tables, std::vector<Hole>& filled);
   void add_snapshot(NodeId id, const SnapshotRef& ref);
   void remove_snapshot(std::uint32_t index);
   void evict_unit(evict::Unit unit);
@@ -276,15 +288,13 @@ class RadixIndex {
   }
 
   // ---- Events, while they are recorded (radix_events.cc) ----
-  struct Hole {
-    NodeId node;
-    std::uint32_t group;
-    std::uint64_t block;
-  };
   std::uint32_t snapshot_group() const { return static_cast<std::uint32_t>(pools_.pages.size()); }
   void tell_inserted(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                     const std::vector<NodeId>& path, const PathNames& names);
-  void tell_stored(EventLog& log, const NamedPath& path, NodeId id, std::uint64_t first) const;
+                     const std::vector<NodeId>& path, std::span<const Hole> filled,
+                     const PathNames& names);
+  std::vector<LoggedEvent> all_events() const;
+  void tell_stored(EventLog& log, const NamedPath& path, NodeId id, std::uint64_t first,
+                   std::uint64_t last) const;
   void tell_space(EventLog& log, std::string_view key, NodeId root) const;
   void tell_removed(NodeId id, std::size_t group, std::uint64_t index) noexcept;
   void tell_run_removed(NodeId id) noexcept;
@@ -337,7 +347,6 @@ class RadixIndex {
   std::uint64_t clock_ = 0;
   IndexCounts counts_;
   std::unique_ptr<EventLog> events_;  // null: nothing is recorded
-  std::vector<Hole> filled_;          // by the insert that runs
   bool reaping_ = false;              // what goes was cleared before
   Ghosts ghosts_;
   MissReason leaving_ = MissReason::kEvicted;  // why what goes does
