@@ -235,6 +235,7 @@ class Worker {
     } else {
       went_well(cache_.events_snapshot().status(), "events_snapshot");
     }
+    if (below(8) == 0) went_well(cache_.lose_events(), "lose_events");
     for (std::size_t group = 0; group < cache_.plan().groups().size(); ++group) {
       const auto live = cache_.page_refs(group);
       for (const PageRefs& page : *live) expect(page.refs >= page.indexed, "page_refs");
