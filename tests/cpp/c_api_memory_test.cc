@@ -21,8 +21,12 @@ bool fails_now() {
 
 }  // namespace
 
+// std::stable_sort asks for its buffer this way.
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+}
 [[gnu::noinline]] void* operator new(std::size_t size) {
-  void* memory = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+  void* memory = operator new(size, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
