@@ -11,6 +11,7 @@
 #include "evict/lru_debt.h"
 #include "evict/policy.h"
 #include "evict_tree.h"
+#include "kvcache/cache.h"
 
 namespace kvcache::evict {
 namespace {
@@ -84,6 +85,56 @@ TEST_P(EveryPolicy, WhatIsErasedIsNotOfferedUntilItIsInsertedAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPolicy, testing::ValuesIn(policy_names()),
                          [](const auto& info) { return std::string(info.param); });
+
+// Sequences of few tokens that grow, go back, fork and are published while they run: what one
+// stored and lost is found again by others, in the middle of what they have written since.
+TEST_P(EveryPolicy, FollowsSequencesThatArePublishedAsTheyGrow) {
+  StateDecl keys = {.id = "k", .layer = 0, .component = "attention.keys", .shape = {1, 2}};
+  const auto plan = *StatePlan::create({keys}, {.memory_bytes = 1 << 20, .block_tokens = 3});
+  CacheOptions options;
+  options.backing = false;
+  options.policy = GetParam();
+  const auto cache = std::move(Cache::create(plan, options)).value();
+  std::mt19937 rng(0);
+  const auto random_tokens = [&](std::size_t most) {
+    std::vector<std::int32_t> tokens(1 + rng() % most);
+    for (std::int32_t& token : tokens) token = rng() % 8 == 0;
+    return tokens;
+  };
+  std::vector<Sequence> open;
+  for (int step = 0; step < 6000; ++step) {
+    if (open.empty() || (open.size() < 6 && rng() % 8 == 0)) {
+      open.push_back(std::move(cache->open(random_tokens(14), {})).value());
+    }
+    const std::size_t at = rng() % open.size();
+    Sequence& sequence = open[at];
+    const std::uint64_t length = sequence.length();
+    std::vector<std::int32_t> tokens = sequence.tokens();
+    switch (rng() % 6) {
+      case 0:
+        ASSERT_TRUE(tokens.size() < 40 ? sequence.extend(random_tokens(4)) : sequence.truncate(0));
+        break;
+      case 1:
+        if (open.size() < 6) open.push_back(std::move(sequence.fork()).value());
+        break;
+      case 2:
+        open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
+        break;
+      case 3:
+        tokens.resize(rng() % (tokens.size() + 1));
+        if (rng() % 6 == 0 && !tokens.empty()) {
+          ASSERT_TRUE(cache->erase({"", "", "", {}, tokens}));
+        }
+        break;
+      default:
+        ASSERT_TRUE(sequence.advance(rng() % (tokens.size() - length + 1)));
+        ASSERT_TRUE(sequence.publish());
+    }
+  }
+  open.clear();
+  cache->clear();
+  EXPECT_EQ(cache->stats().pages, 0U);
+}
 
 TEST(Lru, TheOldestGoesFirstAndOfEqualAgeTheRunTail) {
   const auto lru = std::move(make_policy("lru", kCosts)).value();

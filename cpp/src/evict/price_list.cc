@@ -46,7 +46,9 @@ void PriceList::continue_path(RunId run, RecordId at, std::span<const std::uint6
   if (!keys.empty()) {
     stored_blocks_ += keys.size();
     Record& last = history_[at];
-    if (!last.root && last.run == run && last.uses == 0 && last.stored == last.blocks()) {
+    // What continues a record does so at its end, which therefore stays where it is.
+    const bool is_end = last.children == 0 && last.stored == last.blocks();
+    if (!last.root && last.run == run && last.uses == 0 && is_end) {
       last.keys.insert(last.keys.end(), keys.begin(), keys.end());
       last.stored = last.blocks();
     } else {
