@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.corpus import traces_path
 
-from kvcache.cli import main
 from kvcache.errors import InvalidArgumentError
 from kvcache.models import from_config
 from kvcache.replay.compare import compare
@@ -36,41 +35,6 @@ RUN_KEYS = (
     "flop_hit_rate lost_tokens gap_closed gap_closed_by_half seconds passed"
 )
 LOST_KEYS = {"new", "attention", "window", "snapshot", "last_token"}
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*args):
-        try:
-            code = main(["replay", *map(str, args)])
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def refused(run):
-    def refused(*args):
-        code, out, err = run(*args)
-        assert (code, out) == (2, "")
-        assert err.startswith("kvcache")
-        assert err.count("\n") == 1
-        return err
-
-    return refused
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, *values):
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(value) + "\n" for value in values))
-        return path
-
-    return write
 
 
 def compared(run, *args):
@@ -447,7 +411,7 @@ def test_known_figures_of_the_conversation_trace(run, write):
 
 
 def test_every_key_of_the_document_is_documented(run):
-    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "replay.md").read_text()
     first_cells = " ".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
     words = set(re.findall(r"\w+", first_cells))
     assert words >= {*RUN_KEYS.split(), "schema", "trace", "bytes", "requests", "runs"}

@@ -37,45 +37,6 @@ SMALL_HYBRID = DEMO_MODEL | {
 LINE = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
 
 
-@pytest.fixture
-def run(capsys):
-    def run(*args):
-        try:
-            code = main(["replay", *map(str, args)])
-        except SystemExit as stop:
-            code = stop.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def refused(run):
-    """Runs a command that must fail with exit code 2 and one line of error."""
-
-    def refused(*args):
-        code, out, err = run(*args)
-        assert code == 2
-        assert out == ""
-        assert err.startswith("kvcache")
-        assert err.count("\n") == 1
-        assert "Traceback" not in err
-        return err
-
-    return refused
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, *values):
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(value) + "\n" for value in values))
-        return path
-
-    return write
-
-
 def replayed(run, *args):
     code, out, err = run(*args, "--json")
     assert err == ""
