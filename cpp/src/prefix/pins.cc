@@ -3,8 +3,12 @@
 namespace kvcache::prefix {
 namespace {
 
-std::uint32_t& count_of(std::vector<std::uint32_t>& counts, std::size_t at) {
+void make_room(std::vector<std::uint32_t>& counts, std::size_t at) {
   if (at >= counts.size()) counts.resize(at + 1);
+}
+
+std::uint32_t& count_of(std::vector<std::uint32_t>& counts, std::size_t at) {
+  make_room(counts, at);
   return counts[at];
 }
 
@@ -22,12 +26,29 @@ std::vector<PinId> PinTable::ending_at(RunId run) const {
   return ids;
 }
 
+void PinTable::reserve(std::span<const RunId> path, const PinRecord& record) {
+  for (const RunId run : path) make_room(runs_, run);
+  for (std::size_t group = 0; group < record.pages.size(); ++group) {
+    const auto& pages = record.pages[group];  // ascending
+    if (!pages.empty()) make_room(pages_[group], static_cast<std::size_t>(pages.back()));
+  }
+  for (const SnapshotIndex snapshot : record.snapshots) make_room(snapshots_, snapshot);
+}
+
 PinId PinTable::add(PinRecord record) {
-  const PinId id = ++last_;
-  ends_.emplace(record.run, id);
-  if (record.deadline != kNever) leases_.emplace(record.deadline, id);
-  pins_.emplace(id, std::move(record));
-  return id;
+  const PinId id = last_ + 1;
+  const std::pair lease{record.deadline, id};
+  const bool leased = record.deadline != kNever;
+  const auto end = ends_.emplace(record.run, id);
+  try {
+    if (leased) leases_.insert(lease);
+    pins_.emplace(id, std::move(record));
+  } catch (...) {
+    ends_.erase(end);
+    leases_.erase(lease);
+    throw;
+  }
+  return last_ = id;
 }
 
 PinRecord PinTable::remove(PinId id) {

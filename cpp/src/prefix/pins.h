@@ -5,17 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "arena/pool_map.h"
+#include "evict/policy.h"
 
 namespace kvcache::prefix {
 
+using evict::RunId;
 using PinId = std::uint64_t;  // from 1 on; never used again
-using RunId = std::uint32_t;
-using SnapshotIndex = std::uint32_t;
+using SnapshotIndex = evict::SnapshotId;
 
 inline constexpr std::uint64_t kNever = UINT64_MAX;  // of a time
 
@@ -51,7 +53,9 @@ class PinTable {
   }
   bool has_leases() const { return !leases_.empty(); }
 
-  // A new pin, which holds nothing yet.
+  // Room to count what a pin of `path` and of `record` holds, so that counting cannot fail.
+  void reserve(std::span<const RunId> path, const PinRecord& record);
+  // A new pin, which holds nothing yet; where memory runs out, nothing is changed.
   PinId add(PinRecord record);
   // Takes a pin away, which has let go of everything.
   PinRecord remove(PinId id);

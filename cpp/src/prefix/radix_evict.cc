@@ -44,7 +44,6 @@ std::optional<evict::Unit> RadixIndex::find_victim() {
   std::vector<NodeId> held;
   const auto victim = policy_->victim([&](evict::Unit unit) {
     if (unit.kind == evict::UnitKind::kSnapshot) {
-      if (pins_.holds_snapshot(unit.id)) return false;
       const Snapshot& snapshot = snapshots_[unit.id];
       return !pools_.of(snapshot.format).in_use(snapshot.item);
     }

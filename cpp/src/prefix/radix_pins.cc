@@ -84,10 +84,14 @@ Result<Pinned> RadixIndex::pin(const SpaceRef& space, std::span<const std::int32
   return Pinned{hold(std::move(record)), whole.usable};
 }
 
+// Memory is taken before anything is counted: a pin is held whole or not at all.
 PinId RadixIndex::hold(PinRecord record) {
+  std::vector<NodeId> path;
+  for (NodeId run = record.run; run != kNoNode; run = nodes_[run].parent) path.push_back(run);
+  pins_.reserve(path, record);
   const PinId id = pins_.add(std::move(record));
   const PinRecord& held = *pins_.find(id);
-  for (NodeId run = held.run; run != kNoNode; run = nodes_[run].parent) pins_.cover(run);
+  for (const NodeId run : path) pins_.cover(run);
   set_candidate(held.run, false);
   for (std::size_t group = 0; group < held.pages.size(); ++group) {
     for (const ItemId page : held.pages[group]) pins_.hold_page(group, page);
