@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.storage import *
     from kvcache.strategy import *
     from kvcache.terms import *
+    from kvcache.token_tree import TokenTree as TokenTree
 
 # Module -> the public names that it defines.
 _NAMES = {
@@ -177,6 +178,7 @@ _NAMES = {
         "retained_units",
         "state_terms",
     ],
+    "token_tree": ["TokenTree"],
 }
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ["codec", "errors", "models", "planner", "shards"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
+from numpy.typing import ArrayLike
 
-from kvcache._arguments import as_count, as_layer, as_text
+from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache.token_tree import TokenTree
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from kvcache import _core
@@ -19,11 +21,23 @@ if TYPE_CHECKING:
 __all__ = ["VerifySession"]
 
 
+#: A tree of drafts by itself or by its parents; None where each follows the one before it.
+Parents = ArrayLike | TokenTree | None
+
+
+def as_tree(parents: Parents) -> _core.TokenTree | None:
+    """The tree as the core has it."""
+    if parents is None:
+        return None
+    return (parents if isinstance(parents, TokenTree) else TokenTree(parents))._core
+
+
 class VerifySession:
     """K rows of one sequence that run before it is known how many of them count.
 
     Made by `Sequence.begin_verify`. Row 0 is the last known token, which is accepted by
-    construction; row ``i`` is draft ``i - 1``. Nothing of the sequence changes before `commit`, so
+    construction; row ``i`` is draft ``i - 1`` and follows row ``i - 1``, or its parent where the
+    drafts are a `TokenTree`. Nothing of the sequence changes before `commit`, so
     whatever ends a session otherwise leaves it at its last committed position::
 
         with seq.begin_verify(drafts) as session:
@@ -53,8 +67,13 @@ class VerifySession:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Their positions, ``[rows]``, the first one being the sequence's ``length``."""
-        return np.arange(self._core.start, self._core.start + self._core.rows, dtype=np.int64)
+        """Their positions, ``[rows]``: the sequence's ``length`` and how deep each row is."""
+        return self._core.positions()
+
+    @property
+    def start(self) -> int:
+        """Where row 0 is stored, and row ``i`` at ``start + i``: the sequence's ``length``."""
+        return self._core.start
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +81,7 @@ class VerifySession:
         return self._core.is_open
 
     def write(self, layer: int, keys: Any, values: Any = None, index_keys: Any = None) -> None:
-        """Store one layer's rows of all positions; `Sequence.read` sees them at once.
+        """Store one layer's rows; `Sequence.read` sees row ``i`` at ``start + i`` at once.
 
         Args:
             layer: index of the decoder layer.
@@ -97,8 +116,8 @@ class VerifySession:
     def state(self, row: int, layer: int, name: str) -> NDArray[Any]:
         """A writable view of one fixed-size tensor as it is after ``row``; to be filled.
 
-        Taken for the first time it holds a copy of the tensor of the row before (of the live one
-        for row 0, or where the row before was not taken), so that rows may be updated in place one
+        Taken for the first time it holds a copy of the tensor of the row it follows (of the live
+        one for row 0, or where that row was not taken), so that rows may be updated in place one
         after the other. Once the session has ended nobody reads what is written to it.
 
         Raises:
@@ -107,24 +126,29 @@ class VerifySession:
         """
         return self._core.state(as_count(row, "row"), as_layer(layer), as_text(name, "name"))
 
-    def commit(self, accepted: int) -> int:
-        """Keep the first ``accepted`` rows: positions, tokens, and the state after the last one.
+    def commit(self, accepted: int | ArrayLike) -> int:
+        """Keep accepted rows: their positions, their tokens, and the state after the last one.
 
-        Ends the session. The sequence then knows no token that has not run: extend it by the one
+        Ends the session. The rows of a path become those of consecutive positions, moved as the
+        bytes they are. The sequence then knows no token that has not run: extend it by the one
         sampled after the last accepted row.
 
         Args:
-            accepted: 1 when every draft is rejected, up to ``rows``.
+            accepted: how many of the first rows, 1 when every draft is rejected; for a tree the
+                rows of the accepted path from 0 on, as `TokenTree.accept` returns them.
 
         Returns:
             The sequence's new ``length``.
 
         Raises:
-            InvalidArgumentError: ``accepted`` is out of range, a layer or a stream is not written,
-                a tensor of the accepted row was never taken, or the session has ended. Nothing was
-                changed.
+            InvalidArgumentError: out of range or no path, a layer or a stream is not written, a
+                tensor of the last accepted row was never taken, or the session has ended. Nothing
+                was changed.
         """
-        return self._core.commit(as_count(accepted, "accepted"))
+        axes = getattr(accepted, "ndim", 1 if hasattr(accepted, "__len__") else 0)
+        if axes == 0:
+            return self._core.commit(as_count(accepted, "accepted"))
+        return self._core.commit_path(as_tokens(accepted, "path"))
 
     def rollback(self) -> None:
         """End the session; the sequence is as it was before `Sequence.begin_verify`.

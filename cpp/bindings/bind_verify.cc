@@ -13,23 +13,31 @@ namespace {
 
 using kvcache::Sequence;
 using kvcache::StateView;
+using kvcache::TokenTree;
 using kvcache::VerifySession;
 using kvcache::bindings::Components;
 using kvcache::bindings::ReleaseGil;
+using kvcache::bindings::span_of;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
 
-VerifySession begin_verify(Sequence& sequence, const Tokens& drafts) {
+VerifySession begin_verify(Sequence& sequence, const Tokens& drafts, const TokenTree* tree) {
   const auto span = token_span(drafts);
   const ReleaseGil nogil;
-  return unwrap(sequence.begin_verify(span));
+  return unwrap(sequence.begin_verify(span, tree));
 }
 
-py::array_t<std::int32_t> token_array(const VerifySession& session) {
-  const std::vector<std::int32_t>& tokens = session.tokens();
-  return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
+template <typename Element>
+py::array_t<Element> array_of(const std::vector<Element>& elements) {
+  return py::array_t<Element>(static_cast<py::ssize_t>(elements.size()), elements.data());
+}
+
+std::uint64_t commit_path(VerifySession& session, const Tokens& path) {
+  const auto rows = span_of(path, "path");
+  const ReleaseGil nogil;
+  return unwrap(session.commit(rows));
 }
 
 void write_rows(VerifySession& session, std::int32_t layer,
@@ -63,13 +71,16 @@ void bind_verify(py::module_& m) {
       .def_property_readonly("rows", &VerifySession::rows)
       .def_property_readonly("start", &VerifySession::start)
       .def_property_readonly("is_open", py::cpp_function(&VerifySession::is_open, release_gil()))
-      .def("tokens", &token_array)
+      .def("tokens", [](const VerifySession& session) { return array_of(session.tokens()); })
+      .def("positions", [](const VerifySession& session) { return array_of(session.positions()); })
       .def("write", &write_rows, py::arg("layer"), py::arg("components"))
       .def("write_records", &write_records, py::arg("layer"), py::arg("name"), py::arg("records"))
       .def("state", &state_array, py::arg("row"), py::arg("layer"), py::arg("name"))
       .def(
           "commit", [](VerifySession& s, std::uint64_t n) { return unwrap(s.commit(n)); },
           release_gil())
+      .def("commit_path", &commit_path)
       .def("rollback", [](VerifySession& s) { unwrap(s.rollback()); }, release_gil());
-  m.def("begin_verify", &begin_verify, py::arg("sequence"), py::arg("drafts"));
+  m.def("begin_verify", &begin_verify, py::arg("sequence"), py::arg("drafts"),
+        py::arg("tree").none(true));
 }

@@ -18,6 +18,7 @@ void bind_pages(py::module_& m);
 void bind_batch(py::module_& m);
 void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
+void bind_token_tree(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_engine_layout(py::module_& m);
 void bind_state_terms(py::module_& m);
@@ -43,6 +44,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_pages(m);
   bind_page_pool(m);
   bind_batch(m);
+  bind_token_tree(m);
   bind_verify(m);
   bind_engine_layout(m);
 }

@@ -80,18 +80,23 @@ class TinyModel:
         )
         return kvcache.Cache(plan, **options)
 
-    def run(self, tokens: Array, start: int, store: Any) -> list[int]:
-        """Run consecutive positions; the token that each of them picks."""
+    def run(
+        self, tokens: Array, start: int, store: Any, tree: kvcache.TokenTree | None = None
+    ) -> list[int]:
+        """Run consecutive positions, or a tree stored at them; the token that each row picks."""
         rows = [self.weights["embed"][token] for token in tokens]
+        paths = [list(range(i + 1)) if tree is None else tree.path(i) for i in range(len(rows))]
         for layer in self.layers:
             mix = self._delta if layer == DELTA else self._attend
-            rows = mix(layer, rows, start, store)
+            rows = mix(layer, rows, start, store, paths)
         return [int(np.argmax(self.weights["embed"] @ row)) for row in rows]
 
     def _heads(self, layer: int, name: str, row: Array) -> Array:
         return (row @ self.weights[f"{layer}.{name}"]).reshape(HEADS, WIDTH)
 
-    def _delta(self, layer: int, rows: list[Array], _start: int, store: Any) -> list[Array]:
+    def _delta(
+        self, layer: int, rows: list[Array], _start: int, store: Any, _paths: list[Any]
+    ) -> list[Array]:
         mixed = []
         for index, row in enumerate(rows):
             conv, h = store.state(index, layer, CONV), store.state(index, layer, RECURRENT)
@@ -110,15 +115,22 @@ class TinyModel:
             mixed.append(row + out.reshape(-1) @ self.weights[f"{layer}.out"])
         return mixed
 
-    def _attend(self, layer: int, rows: list[Array], start: int, store: Any) -> list[Array]:
+    def _attend(
+        self, layer: int, rows: list[Array], start: int, store: Any, paths: list[Any]
+    ) -> list[Array]:
         keys = np.stack([self._heads(layer, "k", row) for row in rows])
         values = np.stack([self._heads(layer, "v", row) for row in rows])
         store.write(layer, start, keys, values)
         mixed = []
         for index, row in enumerate(rows):
-            stop = start + index + 1
+            # Of what is stored from `start` on, the row sees its path, which ends with itself.
+            stop = start + len(paths[index])
             first = max(0, stop - self.window) if layer == SLIDING else 0
-            k, v = store.read(layer, first, stop)
+            begin = min(first, start)
+            seen = [*range(start - begin), *(start - begin + row for row in paths[index])]
+            k, v = (
+                part[seen][first - begin :] for part in store.read(layer, begin, start + index + 1)
+            )
             out = np.empty((HEADS, WIDTH), np.float32)
             q = self._heads(layer, "q", row)
             for head in range(HEADS):

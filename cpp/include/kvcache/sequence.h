@@ -23,6 +23,7 @@ namespace kvcache {
 
 class Cache;
 class CacheCore;
+class TokenTree;
 class VerifySession;
 struct SequenceCore;
 
@@ -170,10 +171,13 @@ class Sequence {
   // written beyond it. After a failure nothing has changed.
   Status shift(std::uint64_t keep, std::uint64_t drop);
   // Starts a verify of the one known token that has not run and of `drafts` after it; see
-  // kvcache/verify.h. While it is open every other call that changes the sequence, and state(), is
-  // kInvalidArgument; close() ends both. kInvalidArgument: not exactly one token waits.
+  // kvcache/verify.h: one path, or those of `tree`, whose root is the waiting token. While it is
+  // open every other call that changes the sequence, and state(), is kInvalidArgument; close() ends
+  // both. kInvalidArgument: not exactly one token waits, or the tree has not drafts + 1 nodes.
+  // kUnsupported: a tree of several paths, and state pooled over several positions.
   // kOutOfCapacity: no room for drafts + 1 rows and as many copies of the fixed-size state.
-  Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts);
+  Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts,
+                                     const TokenTree* tree = nullptr);
   // Gives everything back; what was published stays, and eviction learns how the request ended.
   void close(const CloseOptions& options = {});
   bool is_open() const;

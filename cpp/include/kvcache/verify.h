@@ -6,10 +6,12 @@
 //   session->commit(accepted);                        // 1..K; or rollback()
 //
 // Row 0 is the last known token, which has not run yet and is accepted by construction; row i is
-// draft i - 1. Nothing of the sequence changes before commit(): its state stays where it was, in
-// its own place, and rows beyond length() belong to nobody else. Whatever ends a session without
-// commit(), the destructor included, leaves the sequence at its last committed position.
-// An open session holds rows() copies of the fixed-size state; windows are trimmed after it.
+// draft i - 1. It follows row i - 1, or its parent in the TokenTree that the drafts form: then
+// commit() takes the accepted path, whose rows become those of consecutive positions. Nothing of
+// the sequence changes before commit(): its state stays where it was, in its own place, and rows
+// beyond length() belong to nobody else. Whatever ends a session without commit(), the destructor
+// included, leaves the sequence at its last committed position. An open session holds rows() copies
+// of the fixed-size state; windows are trimmed after it.
 //
 // Thread safety: VerifySession is thread-safe; its calls and those of its sequence run one at a
 // time, sessions of different sequences side by side. Copies happen outside the cache's lock.
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "kvcache/sequence.h"
+#include "kvcache/token_tree.h"
 
 namespace kvcache {
 
@@ -32,17 +35,18 @@ class VerifySession {
   VerifySession& operator=(VerifySession&& other) noexcept;
   ~VerifySession();  // rolls back, unless committed
 
-  // What to run: the rows' tokens, at positions start(), start() + 1, ...
+  // What to run: the rows' tokens and positions; a row stands as far after start() as it is deep.
   std::uint64_t rows() const { return tokens_.size(); }
   std::uint64_t start() const { return start_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  const std::vector<std::int64_t>& positions() const { return positions_; }
   // kInvalidArgument: in a child of fork(); see Sequence::check_process().
   Status check_process() const;
   // False after commit() or rollback(), once the sequence is closed, and in a child of fork().
   bool is_open() const;
 
-  // One layer's rows of all positions, one view for each component of the layer in declared order.
-  // Sequence::read() sees them at once. May be repeated.
+  // One layer's rows, one view for each component of the layer in declared order. They are stored
+  // one after the other: Sequence::read() sees row i at start() + i at once. May be repeated.
   // kNonFinite, kInvalidArgument: the layer is as it was, but for rows past length().
   Status write(std::int32_t layer, std::span<const codec::RowsView> components);
   // The records of one stream that the session's rows complete, from start() / record_tokens on.
@@ -50,15 +54,19 @@ class VerifySession {
   // layer has no such stream.
   Status write_records(std::int32_t layer, std::string_view name, const codec::RowsView& rows);
   // A tensor of the state after `row`, to be filled. Taken for the first time it holds a copy of
-  // the tensor of the row before, or of the live one where that was not taken: rows may be updated
-  // in place one after the other. kInvalidArgument: no such row. kNotFound: no such tensor.
+  // the tensor of the row it follows, or of the live one where that was not taken: rows may be
+  // updated in place one after the other. kInvalidArgument: no such row. kNotFound: no such tensor.
   Result<StateView> state(std::uint64_t row, std::int32_t layer, std::string_view name);
 
   // Keeps the first `accepted` rows: their positions, their tokens, and the state after the last of
   // them. Ends the session and returns the sequence's length.
-  // kInvalidArgument, and nothing changed: `accepted` is not within 1..rows(), a layer or a stream
-  // is not written, or a tensor of the accepted row was never taken.
+  // kInvalidArgument, and nothing changed: `accepted` is not within 1..rows(), the drafts are a
+  // tree of several paths, a layer or a stream is not written, or a tensor of the last accepted row
+  // was never taken.
   Result<std::uint64_t> commit(std::uint64_t accepted);
+  // The same for the rows of a path, which begins with row 0. Errors likewise; kInvalidArgument: a
+  // row does not follow the one before it.
+  Result<std::uint64_t> commit(std::span<const std::int32_t> path);
   // Ends the session; the sequence is as it was before begin_verify().
   Status rollback();
 
@@ -67,12 +75,13 @@ class VerifySession {
 
   // Why the session cannot be used. REQUIRES: the sequence's lock is held, core_ is not null.
   Status check_open(std::string_view call) const;
-  void end();  // the same; takes the cache's lock
+  Result<std::uint64_t> commit_rows(std::uint64_t count, std::span<const std::int32_t> path);
 
   std::shared_ptr<SequenceCore> core_;
   std::uint64_t serial_ = 0;  // tells this session from later ones of the sequence
   std::uint64_t start_ = 0;
   std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> positions_;
 };
 
 }  // namespace kvcache

@@ -1,44 +1,52 @@
 #include <utility>
 
-#include "base/check.h"
-#include "cache/cache_core.h"
+#include "cache/verify_commit.h"
 #include "kvcache/verify.h"
 
 namespace kvcache {
 
+using speculate::KeptRows;
 using speculate::VerifyState;
 
-Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> drafts) {
+Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> drafts,
+                                             const TokenTree* tree) {
   if (!core_) return Status::invalid_argument("begin_verify: the sequence is closed");
+  VerifySession session;  // before the lock: should memory run out, it rolls back behind it
   const std::lock_guard own(core_->mutex);
   if (Status status = core_->check_idle("begin_verify"); !status) return status;
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (Status status = VerifyState::check_begin(state); !status) return status;
-  VerifyState verify(cache.plan, cache.pools, state, drafts);
+  std::optional<TokenTree> shape;
+  if (tree != nullptr) {
+    Status status = VerifyState::check_tree(cache.plan, *tree, drafts.size());
+    if (!status) return status;
+    shape = *tree;
+  }
+  VerifyState verify(cache.plan, cache.pools, state, drafts, std::move(shape));
+  session.start_ = verify.start();
+  session.tokens_ = verify.tokens();
+  for (std::uint64_t row = 0; row < verify.rows(); ++row) {
+    session.positions_.push_back(static_cast<std::int64_t>(verify.position(row)));
+  }
+  session.core_ = core_;
+  session.serial_ = ++core_->verify_serial;
+  core_->verify.emplace(std::move(verify));
   std::vector<sequence::PageCopy> copies;
-  Status prepared;
   {
     const std::lock_guard lock(cache.mutex);
-    prepared = verify.take_slots(cache);
+    Status prepared = core_->verify->take_slots(cache);
     // Pages are taken here too: a forward pass that has begun does not run out of them.
     if (prepared) {
-      const sequence::RowsAhead rows{&state, verify.start(), verify.start() + verify.rows()};
+      const sequence::RowsAhead rows{&state, session.start_, session.start_ + session.rows()};
       prepared = sequence::take_pages({&rows, 1}, cache.groups, cache.pools, cache, copies);
     }
     if (!prepared) {
-      verify.release();
-      state.drop_unfinished();
+      end_verify(*core_);
+      return prepared;
     }
   }
-  if (!prepared) return prepared;
   cache.copy_shared(state, copies);
-  VerifySession session;
-  session.core_ = core_;
-  session.serial_ = ++core_->verify_serial;
-  session.start_ = verify.start();
-  session.tokens_ = verify.tokens();
-  core_->verify.emplace(std::move(verify));
   return session;
 }
 
@@ -51,6 +59,7 @@ VerifySession& VerifySession::operator=(VerifySession&& other) noexcept {
     serial_ = other.serial_;
     start_ = other.start_;
     tokens_ = std::move(other.tokens_);
+    positions_ = std::move(other.positions_);
   }
   return *this;
 }
@@ -75,13 +84,6 @@ Status VerifySession::check_open(std::string_view call) const {
   if (core_->verify && core_->verify_serial == serial_) return Status::ok();
   return Status::invalid_argument(call, ": the verify session has ended",
                                   core_->state ? "" : "; its sequence is closed");
-}
-
-void VerifySession::end() {
-  const std::lock_guard lock(core_->cache->mutex);
-  core_->verify->release();
-  core_->verify.reset();
-  core_->state->drop_unfinished();
 }
 
 Status VerifySession::write(std::int32_t layer, std::span<const codec::RowsView> components) {
@@ -116,37 +118,33 @@ Result<StateView> VerifySession::state(std::uint64_t row, std::int32_t layer,
 }
 
 Result<std::uint64_t> VerifySession::commit(std::uint64_t accepted) {
+  return commit_rows(accepted, {});
+}
+
+Result<std::uint64_t> VerifySession::commit(std::span<const std::int32_t> path) {
+  return commit_rows(path.size(), path);
+}
+
+Result<std::uint64_t> VerifySession::commit_rows(std::uint64_t count,
+                                                 std::span<const std::int32_t> path) {
   if (!core_) return Status::invalid_argument("commit: the verify session has ended");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("commit"); !status) return status;
-  if (accepted == 0 || accepted > rows()) {
-    return Status::invalid_argument("commit: accepted must be 1..", rows(), ", got ", accepted,
-                                    accepted == 0 ? "; rollback() accepts nothing" : "");
-  }
-  CacheCore& cache = *core_->cache;
-  sequence::SequenceState& state = *core_->state;
-  if (cache.backing) {
-    if (Status status = state.check_complete("commit", start_ + rows()); !status) return status;
-    if (Status status = core_->verify->check_taken(accepted - 1); !status) return status;
-  }
-  state.extend(std::span(tokens_).subspan(1, accepted - 1), {});
-  if (cache.backing) core_->verify->adopt(accepted - 1, state.slot_bytes());
-  {
-    const std::lock_guard lock(cache.mutex);
-    // By the old length: what may be truncated afterwards is the same as without speculation.
-    state.trim_windows();
-  }
-  const Status status = state.advance(accepted, cache.backing);
-  KVCACHE_CHECK(status.is_ok());
-  end();
-  return state.length();
+  const KeptRows kept{count, path};
+  if (Status status = check_commit(*core_, kept, false); !status) return status;
+  reserve_rows(*core_, kept);
+  keep_rows(*core_, kept);
+  const std::lock_guard lock(core_->cache->mutex);
+  end_verify(*core_);
+  return core_->state->length();
 }
 
 Status VerifySession::rollback() {
   if (!core_) return Status::invalid_argument("rollback: the verify session has ended");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("rollback"); !status) return status;
-  end();
+  const std::lock_guard lock(core_->cache->mutex);
+  end_verify(*core_);
   return Status::ok();
 }
 

@@ -228,7 +228,7 @@ Status SequenceState::advance(std::uint64_t positions, bool check_written) {
   return Status::ok();
 }
 
-void SequenceState::trim_windows() {
+void SequenceState::trim_windows(std::uint64_t length) {
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     const Group& needs = plan_->groups()[group];
     if (!needs.forgets()) continue;
@@ -237,7 +237,7 @@ void SequenceState::trim_windows() {
     for (const SnapshotRef& held : snapshots_) {
       keep.push_back(needs.live_blocks(held.position, block));
     }
-    const BlockRange dead = needs.dead_blocks(length_, block);
+    const BlockRange dead = needs.dead_blocks(length, block);
     tables_[group].trim(dead.first, dead.last, keep);
   }
 }

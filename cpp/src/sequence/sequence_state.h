@@ -122,8 +122,12 @@ class SequenceState {
   Status check_complete(std::string_view call, std::uint64_t target) const;
   // Own. Why something is written past length().
   Status check_nothing_ahead(std::string_view call) const;
-  void trim_windows();     // locked
+  void trim_windows() { trim_windows(length_); }  // locked
+  void trim_windows(std::uint64_t length);        // locked: as the query at `length` needs them
   void drop_unfinished();  // locked: forgets rows past length() and the pages only they need
+  // Own. Moves the rows at start + path[i] to start + i, in every group of positions. REQUIRES:
+  // `path` begins with 0 and ascends; the pages of all these positions are the sequence's own.
+  void compact_rows(std::uint64_t start, std::span<const std::int32_t> path) const;
 
   // ---- Reading (own) ----
   Status check_read(std::int32_t layer, std::uint64_t start, std::uint64_t stop) const;

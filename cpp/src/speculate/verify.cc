@@ -1,6 +1,8 @@
 #include "speculate/verify.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace kvcache::speculate {
 
@@ -15,9 +17,27 @@ Status VerifyState::check_begin(const sequence::SequenceState& state) {
   return state.check_nothing_ahead("begin_verify");
 }
 
+Status VerifyState::check_tree(const StatePlan& plan, const TokenTree& tree, std::uint64_t drafts) {
+  if (tree.nodes() - 1 != drafts) {
+    return Status::invalid_argument("begin_verify: the tree has ", tree.nodes(),
+                                    " nodes, expected ", drafts, " drafts and the root");
+  }
+  if (tree.depth() == drafts) return Status::ok();
+  for (const Group& group : plan.groups()) {
+    if (group.record_tokens == 1) continue;
+    return Status::unsupported(
+        "begin_verify: rows of a tree are not consecutive, and this model has records pooled over ",
+        group.record_tokens, " consecutive positions; verify one path at a time");
+  }
+  return Status::ok();
+}
+
 VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
-                         const sequence::SequenceState& state, std::span<const std::int32_t> drafts)
+                         const sequence::SequenceState& state, std::span<const std::int32_t> drafts,
+                         std::optional<TokenTree> tree)
     : plan_(&plan), pool_(pools.snapshots), start_(state.length()) {
+  // A tree as deep as it has drafts is one path.
+  if (tree && tree->depth() < drafts.size()) tree_ = std::move(tree);
   tokens_.reserve(drafts.size() + 1);
   tokens_.push_back(state.tokens().back());
   tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
@@ -25,6 +45,8 @@ VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
 
 Status VerifyState::take_slots(arena::ItemSource& source) {
   if (pool_ == nullptr) return Status::ok();
+  taken_.assign(rows() * plan_->fixed().size(), false);
+  slots_.reserve(rows());
   while (slots_.size() < rows()) {
     auto slot = source.allocate(*pool_);
     if (!slot) {
@@ -33,7 +55,6 @@ Status VerifyState::take_slots(arena::ItemSource& source) {
     }
     slots_.push_back(*slot);
   }
-  taken_.assign(rows() * plan_->fixed().size(), false);
   return Status::ok();
 }
 
@@ -42,14 +63,44 @@ void VerifyState::release() {
   slots_.clear();
 }
 
+std::uint64_t VerifyState::position(std::uint64_t row) const {
+  return start_ + (tree_ ? static_cast<std::uint64_t>(tree_->depths()[row]) : row);
+}
+
+std::uint64_t VerifyState::parent(std::uint64_t row) const {
+  return tree_ ? static_cast<std::uint64_t>(tree_->parents()[row]) : row - 1;
+}
+
+Status VerifyState::check_rows(const KeptRows& kept) const {
+  if (!kept.path.empty() && tree_) {
+    return tree_->check_path(kept.path).prefixed("commit: ");
+  }
+  if (kept.count == 0 || kept.count > rows()) {
+    return Status::invalid_argument("commit: accepted must be 1..", rows(), ", got ", kept.count,
+                                    kept.count == 0 ? "; rollback() accepts nothing" : "");
+  }
+  if (tree_) {
+    return Status::invalid_argument("commit: the drafts are a tree of ", rows(),
+                                    " rows; commit the rows of the accepted path, not how many (",
+                                    kept.count, ")");
+  }
+  for (std::size_t i = 0; i < kept.path.size(); ++i) {
+    if (kept.row(i) == i) continue;
+    return Status::invalid_argument("commit: path[", i, "] must be ", i,
+                                    " where each draft follows the one before it, got ",
+                                    kept.path[i]);
+  }
+  return Status::ok();
+}
+
 ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
                          const std::byte* live) {
   const std::size_t count = plan_->fixed().size();
   const auto index = static_cast<std::size_t>(&component - plan_->fixed().data());
   const std::size_t at = row * count + index;
   if (!taken_[at]) {
-    const bool follows = row > 0 && taken_[at - count];
-    const std::byte* from = follows ? pool_->data(slots_[row - 1]) : live;
+    const bool follows = row > 0 && taken_[parent(row) * count + index];
+    const std::byte* from = follows ? pool_->data(slots_[parent(row)]) : live;
     std::memcpy(pool_->data(slots_[row]) + component.offset, from + component.offset,
                 component.bytes);
     taken_[at] = true;
@@ -61,7 +112,7 @@ Status VerifyState::check_taken(std::uint64_t row) const {
   const std::vector<FixedComponent>& fixed = plan_->fixed();
   for (std::size_t index = 0; index < fixed.size(); ++index) {
     if (taken_[row * fixed.size() + index]) continue;
-    return Status::invalid_argument("commit of ", row + 1, " rows: '", fixed[index].name,
+    return Status::invalid_argument("commit up to row ", row, ": '", fixed[index].name,
                                     "' of layer ", fixed[index].layer, " after row ", row,
                                     " was never taken; fill state(", row, ", ", fixed[index].layer,
                                     ", \"", fixed[index].name, "\") before");

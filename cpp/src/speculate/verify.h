@@ -7,26 +7,44 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "arena/pool_map.h"
 #include "kvcache/state_plan.h"
+#include "kvcache/token_tree.h"
 #include "sequence/sequence_state.h"
 
 namespace kvcache::speculate {
 
 using arena::ItemId;
 
+// The rows that a verdict keeps: the first `count`, or those of `path`.
+struct KeptRows {
+  std::uint64_t count = 0;
+  std::span<const std::int32_t> path = {};  // as long as `count`; empty for the first rows
+
+  std::uint64_t row(std::uint64_t i) const {
+    return path.empty() ? i : static_cast<std::uint64_t>(path[i]);
+  }
+  std::uint64_t last() const { return row(count - 1); }
+};
+
 class VerifyState {
  public:
   // Own. kInvalidArgument: the sequence does not know exactly one token that has not run, or some
   // layer is already written past length().
   static Status check_begin(const sequence::SequenceState& state);
+  // kInvalidArgument: not one node for each row. kUnsupported: a tree with more than one path, and
+  // streams, whose records pool consecutive positions.
+  static Status check_tree(const StatePlan& plan, const TokenTree& tree, std::uint64_t drafts);
 
-  // Rows: the token that has not run, then `drafts`. REQUIRES: check_begin() is ok.
+  // Rows: the token that has not run, then `drafts`, one after the other or as `tree` says.
+  // REQUIRES: check_begin() and check_tree() are ok.
   VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
-              const sequence::SequenceState& state, std::span<const std::int32_t> drafts);
+              const sequence::SequenceState& state, std::span<const std::int32_t> drafts,
+              std::optional<TokenTree> tree = {});
 
   // Locked. kOutOfCapacity: no slot is held.
   Status take_slots(arena::ItemSource& source);
@@ -36,6 +54,10 @@ class VerifyState {
   std::uint64_t start() const { return start_; }  // position of row 0
   std::uint64_t rows() const { return tokens_.size(); }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  // What row `row` stands at; its rows of attention state are stored at start() + row.
+  std::uint64_t position(std::uint64_t row) const;
+  // kInvalidArgument: `rows` are not the first ones, or a path of the tree.
+  Status check_rows(const KeptRows& rows) const;
 
   // Own. The slot of `row`, with `component` filled as the start of an update when it is taken for
   // the first time. REQUIRES: row < rows(), slots were taken and have memory.
@@ -47,12 +69,16 @@ class VerifyState {
   void adopt(std::uint64_t row, std::byte* live) const;
 
  private:
+  // The row that `row` follows. REQUIRES: row > 0.
+  std::uint64_t parent(std::uint64_t row) const;
+
   const StatePlan* plan_;
   arena::Pool* pool_;  // null without fixed-size state
   std::uint64_t start_;
   std::vector<std::int32_t> tokens_;
-  std::vector<ItemId> slots_;  // by row
-  std::vector<bool> taken_;    // by row, then by component in declared order
+  std::optional<TokenTree> tree_;  // empty where each row follows the one before it
+  std::vector<ItemId> slots_;      // by row
+  std::vector<bool> taken_;        // by row, then by component in declared order
 };
 
 }  // namespace kvcache::speculate
