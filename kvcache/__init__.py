@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.pages import *
     from kvcache.plan import *
     from kvcache.policy import *
+    from kvcache.prompt_lookup import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
     from kvcache.snapshot import *
@@ -141,6 +142,7 @@ _NAMES = {
         "StateTensorPresence",
         "StateTensorRole",
     ],
+    "prompt_lookup": ["Occurrence", "PromptLookupCache", "PromptLookupIndex", "PromptLookupScope"],
     "schema": ["json_schema", "public_types"],
     "sequence": ["Sequence"],
     "speculate": ["VerifySession"],

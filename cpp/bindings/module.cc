@@ -19,6 +19,7 @@ void bind_batch(py::module_& m);
 void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_token_tree(py::module_& m);
+void bind_prompt_lookup(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_engine_layout(py::module_& m);
 void bind_state_terms(py::module_& m);
@@ -46,5 +47,6 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_batch(m);
   bind_token_tree(m);
   bind_verify(m);
+  bind_prompt_lookup(m);
   bind_engine_layout(m);
 }
