@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "kvcache/cache_terms.h"
@@ -352,6 +354,44 @@ TEST(PromptLookupCache, WrongSizesAndIdsAreRefused) {
   EXPECT_EQ(cache->scopes(), 0U);
   EXPECT_TRUE(cache->scope(kKey).insert(Ids{1, 2, 3}).is_ok());
   EXPECT_EQ(cache->scopes(), 0U);
+}
+
+TEST(PromptLookupCache, ThreadsShareAnIndexAndScopes) {
+  const auto cache = *PromptLookupCache::create({.memory_bytes = 20'000, .scope_bytes = 8192});
+  const auto index = make_index();
+  const auto work = [&](unsigned seed) {
+    std::mt19937 rng(seed);
+    Ids drafts(8);
+    for (int round = 0; round < 300; ++round) {
+      PromptLookupScope scope = cache->scope({"m", "t", "", std::to_string(rng() % 3)});
+      const Ids tokens = random_ids(rng, rng() % 100, 5);
+      switch (rng() % 6) {
+        case 0:
+          static_cast<void>(scope.insert(tokens));  // refused where an id is negative
+          break;
+        case 1:
+          EXPECT_TRUE(scope.find(tokens, drafts).is_ok());
+          break;
+        case 2:
+          EXPECT_TRUE(cache->drop({"m", "t", "", "1"}).is_ok());
+          break;
+        case 3:
+          static_cast<void>(index->propose(tokens, drafts, &scope));
+          static_cast<void>(index->settle(0));
+          break;
+        case 4:
+          EXPECT_TRUE(index->observe(tokens).is_ok());
+          EXPECT_TRUE(index->abandon().is_ok());
+          break;
+        default:
+          EXPECT_LE(cache->bytes(), 20'000U);
+          EXPECT_LE(index->window() + scope.tokens(), 16U + 2048U);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (auto& thread : threads) thread.join();
 }
 
 }  // namespace
