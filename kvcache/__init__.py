@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.admission import *
     from kvcache.aio import AsyncCache as AsyncCache
     from kvcache.batch import Batch as Batch
+    from kvcache.batch_verify import BatchVerifySession as BatchVerifySession
     from kvcache.block import *
     from kvcache.budget import *
     from kvcache.cache import Cache as Cache
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.strategy import *
     from kvcache.terms import *
     from kvcache.token_tree import TokenTree as TokenTree
+    from kvcache.verify_table import VerifyTable as VerifyTable
 
 # Module -> the public names that it defines.
 _NAMES = {
@@ -61,6 +63,7 @@ _NAMES = {
     ],
     "aio": ["AsyncCache"],
     "batch": ["Batch"],
+    "batch_verify": ["BatchVerifySession"],
     "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
     "budget": [
         "KvBudget",
@@ -181,6 +184,7 @@ _NAMES = {
         "state_terms",
     ],
     "token_tree": ["TokenTree"],
+    "verify_table": ["VerifyTable"],
 }
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ["codec", "errors", "models", "planner", "shards"]

@@ -77,6 +77,14 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
     return np.ascontiguousarray(array, dtype=np.uint64)
 
 
+def as_instance(value: Any, kind: type[_T], name: str) -> _T:
+    if not isinstance(value, kind):
+        raise InvalidArgumentError(
+            f"{name}: expected a {kind.__name__}, got {type(value).__name__}"
+        )
+    return value
+
+
 def as_instances(given: Iterable[_T], kind: type[_T], name: str) -> tuple[_T, ...]:
     """All that is given, each of it a ``kind``."""
     try:
@@ -86,10 +94,7 @@ def as_instances(given: Iterable[_T], kind: type[_T], name: str) -> tuple[_T, ..
             f"{name}: expected a list of {kind.__name__}, got {type(given).__name__}"
         ) from None
     for index, each in enumerate(instances):
-        if not isinstance(each, kind):
-            raise InvalidArgumentError(
-                f"{name}[{index}]: expected a {kind.__name__}, got {type(each).__name__}"
-            )
+        as_instance(each, kind, f"{name}[{index}]")
     return instances
 
 

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_counts, as_instances, as_layer, as_tokens
+from kvcache._arguments import (
+    as_count,
+    as_counts,
+    as_instance,
+    as_instances,
+    as_layer,
+    as_tokens,
+)
 from kvcache._rows import Rows, as_parts, as_row_dtype, empty_parts, given_parts
+from kvcache.batch_verify import BatchVerifySession
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
+from kvcache.verify_table import VerifyTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,6 +144,41 @@ class Batch:
         rows = empty_parts(self.sequences[0].plan, layer, total, dtype)
         self._core.read(layer, first, each, rows)
         return as_parts(rows)
+
+    def begin_verify(
+        self,
+        drafts: ArrayLike,
+        counts: ArrayLike | None = None,
+        parents: ArrayLike | None = None,
+        *,
+        table: VerifyTable | None = None,
+    ) -> BatchVerifySession:
+        """Start a verify of each sequence's last known token and its drafts.
+
+        Exactly one token of each sequence must be known that has not run; `extend` by the ones
+        sampled last, first. Until the session ends no other call changes the sequences.
+
+        Args:
+            drafts: proposed ids of all sequences one after the other.
+            counts: how many are of each.
+            parents: the trees that they form, one after the other: ``counts[i] + 1`` parents of
+                sequence ``i`` with -1 for its root, see `TokenTree`; None where each draft follows
+                the one before it.
+            table: where kernels are to find the state.
+
+        Raises:
+            InvalidArgumentError: a sequence is not ready, which is named; the counts do not add up;
+                no such trees; or the table is too small, of another plan, or in use.
+            UnsupportedError: a tree of several paths, and state pooled over several positions.
+            OutOfCapacityError: no room for all rows and states; none was taken.
+        """
+        core = self._core.begin_verify(
+            as_tokens(drafts, "drafts"),
+            as_counts(counts, "counts"),
+            None if parents is None else as_tokens(parents, "parents"),
+            None if table is None else as_instance(table, VerifyTable, "table")._core,
+        )
+        return BatchVerifySession(self, core)
 
     def block_table(self, group: int, out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """The page of each block of each sequence in one group, for kernels that go by `pages`.

@@ -8,6 +8,8 @@
 
 #include "arrays.h"
 #include "kvcache/batch.h"
+#include "kvcache/batch_verify.h"
+#include "kvcache/verify_table.h"
 #include "release_gil.h"
 #include "unwrap.h"
 
@@ -95,6 +97,18 @@ void read_rows(ArrayBatch& batch, std::int32_t layer, const Counts& starts,
   unwrap(batch.batch().read(layer, from, of, rows.views()));
 }
 
+kvcache::BatchVerifySession begin_verify(ArrayBatch& batch, const Tokens& drafts,
+                                         const std::optional<Counts>& counts,
+                                         const std::optional<Tokens>& parents,
+                                         kvcache::VerifyTable* table) {
+  const auto span = token_span(drafts);
+  const auto of = count_span(counts);
+  kvcache::BatchVerifyOptions options{.table = table};
+  if (parents) options.parents = token_span(*parents);
+  const ReleaseGil nogil;
+  return unwrap(batch.batch().begin_verify(span, of, options));
+}
+
 void fill_table(ArrayBatch& batch, std::size_t group, py::array_t<std::int32_t>& out) {
   std::int32_t* data = out.mutable_data();  // throws where it is read-only
   const std::span<std::int32_t> entries(data, static_cast<std::size_t>(out.size()));
@@ -175,6 +189,8 @@ void bind_batch(py::module_& m) {
            py::arg("components"))
       .def("read", &read_rows, py::arg("layer"), py::arg("starts"), py::arg("counts"),
            py::arg("components"))
+      .def("begin_verify", &begin_verify, py::arg("drafts"), py::arg("counts"), py::arg("parents"),
+           py::arg("table").none(true))
       .def("block_table",
            [](const py::object& self, std::size_t group) {
              return self.cast<ArrayBatch&>().block_table(self, group);

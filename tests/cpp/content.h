@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/batch_verify.h"
 #include "kvcache/cache.h"
 #include "kvcache/verify.h"
 
@@ -109,6 +110,43 @@ inline Status complete(Sequence& sequence, std::uint64_t stop) {
   auto state = sequence.state(kStateLayer, kStateName);
   if (!state) return state.status();
   set_state(*state, tokens, stop);
+  return Status::ok();
+}
+
+// The tokens of a sequence up to each row of its tree, the root being its last known one.
+inline std::vector<Tokens> tokens_by_row(const Tokens& known, std::span<const std::int32_t> drafts,
+                                         const TokenTree& tree) {
+  std::vector<Tokens> found = {known};
+  for (std::size_t row = 1; row < tree.nodes(); ++row) {
+    found.push_back(found[static_cast<std::size_t>(tree.parents()[row])]);
+    found.back().push_back(drafts[row - 1]);
+  }
+  return found;
+}
+
+// The rows of all these paths in one layer, each the last of its path.
+inline std::vector<float> last_rows(const std::vector<Tokens>& paths, std::int32_t layer) {
+  std::vector<float> rows;
+  for (const Tokens& path : paths) {
+    const auto row = rows_of(path, path.size() - 1, path.size(), layer);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+// Runs every row of an open session of a sequence or of a batch. State: (row among all, its path).
+template <typename Session, typename State>
+Status run_rows(Session& session, const std::vector<Tokens>& paths, const State& state) {
+  for (std::int32_t layer = 0; layer < kPagedLayers; ++layer) {
+    const std::vector<float> rows = last_rows(paths, layer);
+    const auto view = view_of<codec::RowsView>(rows.data(), paths.size());
+    if (Status status = session.write(layer, {&view, 1}); !status) return status;
+  }
+  for (std::size_t row = 0; row < paths.size(); ++row) {
+    const Result<StateView> after = state(row);
+    if (!after) return after.status();
+    set_state(*after, paths[row], paths[row].size());
+  }
   return Status::ok();
 }
 

@@ -20,6 +20,9 @@ using Positions = std::vector<std::uint64_t>;
 class RingTest : public testing::Test, public arena::ItemSource {
  protected:
   Result<arena::ItemId> allocate(arena::Pool& pool) override { return pool.allocate(); }
+  Status allocate_many(arena::Pool& pool, std::span<arena::ItemId> items) override {
+    return pool.allocate_many(items);
+  }
 
   // Room for 4 copies of 20 KB, each of which is a span of its own.
   std::unique_ptr<arena::Arena> arena_ =

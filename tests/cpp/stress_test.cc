@@ -14,6 +14,7 @@
 
 #include "content.h"
 #include "kvcache/pages.h"
+#include "kvcache/verify_table.h"
 
 namespace kvcache {
 namespace {
@@ -92,6 +93,7 @@ class Worker {
         went_well(sequence.record().status(), "record");
         break;
       case 6:
+        if (below(2) == 0) return verify_batch();
         verify(sequence);
         break;
       case 7:
@@ -168,24 +170,60 @@ class Worker {
   void verify(Sequence& sequence) {
     if (!went_well(content::complete(sequence, sequence.tokens().size()), "complete")) return;
     if (!went_well(sequence.extend({{static_cast<int>(below(2))}}), "extend")) return;
-    auto begun = sequence.begin_verify(Tokens(below(4), static_cast<int>(below(2))));
+    const TokenTree tree = random_tree();
+    const Tokens drafts(tree.nodes() - 1, static_cast<int>(below(2)));
+    const Tokens known = sequence.tokens();
+    auto begun = sequence.begin_verify(drafts, &tree);
     if (!went_well(begun.status(), "begin_verify")) return;
     VerifySession session = std::move(begun).value();
-    Tokens tokens = sequence.tokens();
-    tokens.insert(tokens.end(), session.tokens().begin() + 1, session.tokens().end());
-    for (std::int32_t layer = 0; layer < content::kPagedLayers; ++layer) {
-      std::vector<float> rows = content::rows_of(tokens, session.start(), tokens.size(), layer);
-      const auto view = content::view_of<codec::RowsView>(rows.data(), session.rows());
-      went_well(session.write(layer, {&view, 1}), "verify write");
+    const Status ran = content::run_rows(
+        session, content::tokens_by_row(known, drafts, tree), [&](std::size_t row) {
+          return session.state(row, content::kStateLayer, content::kStateName);
+        });
+    if (!went_well(ran, "verify rows") || below(4) == 0) return;  // the destructor rolls back
+    went_well(session.commit(*tree.path(below(static_cast<std::uint32_t>(tree.nodes())))).status(),
+              "commit");
+  }
+
+  TokenTree random_tree() {
+    std::vector<std::int32_t> parents = {-1};
+    for (std::uint32_t node = 1; node <= below(5); ++node) {
+      parents.push_back(static_cast<std::int32_t>(below(node)));
     }
-    for (std::uint64_t row = 0; row < session.rows(); ++row) {
-      const auto state = session.state(row, content::kStateLayer, content::kStateName);
-      if (!went_well(state.status(), "verify state")) return;
-      content::set_state(*state, tokens, session.start() + row + 1);
+    return TokenTree::create(parents).value();
+  }
+
+  // All sequences of its own in one session, whose kernels would find the state by a table.
+  void verify_batch() {
+    std::vector<Sequence*> handles;
+    std::vector<std::uint64_t> counts;
+    std::vector<Tokens> paths;
+    std::vector<std::pair<std::size_t, std::uint64_t>> places;
+    Tokens drafts;
+    for (Sequence& sequence : mine_) {
+      if (!went_well(content::complete(sequence, sequence.tokens().size()), "complete")) return;
+      if (!went_well(sequence.extend({{static_cast<int>(below(2))}}), "extend")) return;
+      const Tokens own(below(4), static_cast<int>(below(2)));
+      const auto found =
+          content::tokens_by_row(sequence.tokens(), own, TokenTree::linear(own.size() + 1).value());
+      for (std::uint64_t row = 0; row < found.size(); ++row)
+        places.emplace_back(counts.size(), row);
+      paths.insert(paths.end(), found.begin(), found.end());
+      drafts.insert(drafts.end(), own.begin(), own.end());
+      counts.push_back(own.size());
+      handles.push_back(&sequence);
     }
-    if (below(4) == 0) return;  // the destructor rolls back
-    const auto accepted = 1 + below(static_cast<std::uint32_t>(session.rows()));
-    went_well(session.commit(accepted).status(), "commit");
+    Batch batch = Batch::create(handles).value();
+    auto begun = batch.begin_verify(drafts, counts, {.table = &table_});
+    if (!went_well(begun.status(), "batch begin_verify")) return;
+    BatchVerifySession session = std::move(begun).value();
+    const Status ran = content::run_rows(session, paths, [&](std::size_t row) {
+      return session.state(places[row].first, places[row].second, content::kStateLayer,
+                           content::kStateName);
+    });
+    if (!went_well(ran, "batch rows") || below(4) == 0) return;
+    for (std::uint64_t& count : counts) count = below(static_cast<std::uint32_t>(count) + 2);
+    went_well(session.commit(counts).status(), "batch commit");
   }
 
   // Pins pages, which outlive the sequence.
@@ -330,6 +368,7 @@ class Worker {
   std::vector<Sequence> mine_;
   std::vector<Seen> seen_;
   std::vector<Pin> pins_;
+  VerifyTable table_ = VerifyTable::create(cache_.plan(), 8).value();
   std::string error_;
 };
 

@@ -7,18 +7,13 @@ import itertools
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.drafts import random_parents
 
 import kvcache
 from kvcache import InvalidArgumentError, TokenTree, cache_terms
 
 # Medusa's paper draws it so: two guesses for the first token, three for the second.
 MEDUSA = [-1, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def random_parents(rng: np.random.Generator, nodes: int) -> list[int]:
-    """Any tree: wide, deep, or in between."""
-    reach = int(rng.integers(1, nodes + 1))
-    return [-1, *(int(rng.integers(max(0, i - reach), i)) for i in range(1, nodes))]
 
 
 def ancestors(parents: list[int], node: int) -> list[int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 from model.driver import INTEGERS, SHAPES
+from support.drafts import SESSIONS, drafts_for, random_parents
 from support.tiny_model import (
     DELTA,
     FULL,
@@ -24,8 +24,6 @@ from support.tiny_model import (
 import kvcache
 from kvcache import InvalidArgumentError, OutOfCapacityError, TokenTree, UnsupportedError
 
-#: Sessions of the long run; every stride-th of them else.
-SESSIONS = 10_000 // int(os.environ.get("KVCACHE_SWEEP_STRIDE", "64"))
 PROMPT = [1, 5, 2, 8, 3, 9, 4]
 MODELS = {
     "hybrid": (DELTA, FULL, SLIDING),
@@ -33,12 +31,6 @@ MODELS = {
     "sliding": (SLIDING,),
     "recurrent": (DELTA,),
 }
-
-
-def random_parents(rng: np.random.Generator, nodes: int) -> list[int]:
-    """Any tree: wide, deep, or in between."""
-    reach = int(rng.integers(1, nodes + 1))
-    return [-1, *(int(rng.integers(max(0, i - reach), i)) for i in range(1, nodes))]
 
 
 def sequential(model: TinyModel, steps: int) -> Reference:
@@ -53,19 +45,6 @@ def started(model: TinyModel, **options: Any) -> tuple[Any, Any, int]:
     cache = model.cache(**options)
     sequence = cache.open(PROMPT)
     return cache, sequence, feed(model, sequence, [])
-
-
-def drafts_for(
-    rng: np.random.Generator, tree: TokenTree, following: list[int], right: float
-) -> list[int]:
-    """A token for each node: of those whose ancestors are right, some are right as well."""
-    tokens, good = [], [True]
-    for node in range(1, tree.nodes):
-        depth, parent = int(tree.depths[node]), int(tree.parents[node])
-        is_right = good[parent] and depth <= len(following) and bool(rng.random() < right)
-        good.append(is_right)
-        tokens.append(following[depth - 1] if is_right else int(rng.integers(0, VOCABULARY)))
-    return tokens
 
 
 def verify(
@@ -95,7 +74,9 @@ def test_trees_equal_sequential_decoding(layers: tuple[int, ...], storage: str) 
             sequence.extend([pick])
             tree = TokenTree(random_parents(rng, int(rng.integers(1, 14))))
             following = reference.tokens[sequence.length + 1 :]
-            drafts = drafts_for(rng, tree, following, float(rng.choice([0.0, 0.5, 1.0])))
+            drafts = drafts_for(
+                rng, tree, following, float(rng.choice([0.0, 0.5, 1.0])), VOCABULARY
+            )
             path, pick = verify(model, sequence, drafts, tree)
             seen.append(path)
             assert_equals(sequence, reference)

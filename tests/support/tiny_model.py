@@ -35,6 +35,16 @@ def stored(rows: Array, storage: str) -> Array:
 
 
 @dataclass
+class Part:
+    """Rows of one sequence: tokens, where they are stored, what keeps the state, their tree."""
+
+    tokens: Array
+    start: int
+    store: Any
+    tree: kvcache.TokenTree | None = None
+
+
+@dataclass
 class TinyModel:
     layers: tuple[int, ...] = (DELTA, FULL, SLIDING)
     storage: str = "f16"
@@ -84,19 +94,32 @@ class TinyModel:
         self, tokens: Array, start: int, store: Any, tree: kvcache.TokenTree | None = None
     ) -> list[int]:
         """Run consecutive positions, or a tree stored at them; the token that each row picks."""
-        rows = [self.weights["embed"][token] for token in tokens]
-        paths = [list(range(i + 1)) if tree is None else tree.path(i) for i in range(len(rows))]
+
+        def write(layer: int, keys: list[Array], values: list[Array]) -> None:
+            store.write(layer, start, keys[0], values[0])
+
+        return self.run_all([Part(tokens, start, store, tree)], write)[0]
+
+    def run_all(self, parts: list[Part], write: Any) -> list[list[int]]:
+        """The same for several sequences, whose rows of a layer are written by one call."""
+        rows = [[self.weights["embed"][token] for token in part.tokens] for part in parts]
         for layer in self.layers:
-            mix = self._delta if layer == DELTA else self._attend
-            rows = mix(layer, rows, start, store, paths)
-        return [int(np.argmax(self.weights["embed"] @ row)) for row in rows]
+            if layer == DELTA:
+                rows = [self._delta(layer, r, p) for r, p in zip(rows, parts, strict=True)]
+                continue
+            keys, values = (
+                [np.stack([self._heads(layer, name, row) for row in each]) for each in rows]
+                for name in ("k", "v")
+            )
+            write(layer, keys, values)
+            rows = [self._attend(layer, r, p) for r, p in zip(rows, parts, strict=True)]
+        return [[int(np.argmax(self.weights["embed"] @ row)) for row in each] for each in rows]
 
     def _heads(self, layer: int, name: str, row: Array) -> Array:
         return (row @ self.weights[f"{layer}.{name}"]).reshape(HEADS, WIDTH)
 
-    def _delta(
-        self, layer: int, rows: list[Array], _start: int, store: Any, _paths: list[Any]
-    ) -> list[Array]:
+    def _delta(self, layer: int, rows: list[Array], part: Part) -> list[Array]:
+        store = part.store
         mixed = []
         for index, row in enumerate(rows):
             conv, h = store.state(index, layer, CONV), store.state(index, layer, RECURRENT)
@@ -115,22 +138,18 @@ class TinyModel:
             mixed.append(row + out.reshape(-1) @ self.weights[f"{layer}.out"])
         return mixed
 
-    def _attend(
-        self, layer: int, rows: list[Array], start: int, store: Any, paths: list[Any]
-    ) -> list[Array]:
-        keys = np.stack([self._heads(layer, "k", row) for row in rows])
-        values = np.stack([self._heads(layer, "v", row) for row in rows])
-        store.write(layer, start, keys, values)
+    def _attend(self, layer: int, rows: list[Array], part: Part) -> list[Array]:
+        start, tree = part.start, part.tree
         mixed = []
         for index, row in enumerate(rows):
             # Of what is stored from `start` on, the row sees its path, which ends with itself.
-            stop = start + len(paths[index])
+            path = range(index + 1) if tree is None else tree.path(index)
+            stop = start + len(path)
             first = max(0, stop - self.window) if layer == SLIDING else 0
             begin = min(first, start)
-            seen = [*range(start - begin), *(start - begin + row for row in paths[index])]
-            k, v = (
-                part[seen][first - begin :] for part in store.read(layer, begin, start + index + 1)
-            )
+            seen = [*range(start - begin), *(start - begin + at for at in path)]
+            found = part.store.read(layer, begin, start + index + 1)
+            k, v = (each[seen][first - begin :] for each in found)
             out = np.empty((HEADS, WIDTH), np.float32)
             q = self._heads(layer, "q", row)
             for head in range(HEADS):
@@ -207,6 +226,36 @@ class VerifyStore(PlainStore):
     def write(self, layer: int, start: int, keys: Array, values: Array) -> None:
         assert start == self.session.positions[0]
         self.session.write(layer, keys, values)
+
+
+class BatchStore(PlainStore):
+    """The state of one sequence in an open `kvcache.BatchVerifySession`."""
+
+    def __init__(self, session: kvcache.BatchVerifySession, index: int) -> None:
+        super().__init__(session.batch.sequences[index])
+        self.session, self.index = session, index
+
+    def state(self, row: int, layer: int, name: str) -> Array:
+        return self.session.state(self.index, row, layer, name)
+
+
+def run_batch(
+    model: TinyModel,
+    session: kvcache.BatchVerifySession,
+    trees: list[kvcache.TokenTree] | None = None,
+) -> list[list[int]]:
+    """What each row of each sequence picks."""
+    tokens = np.split(session.tokens, session.offsets[1:-1])
+    starts = session.starts.tolist()
+    parts = [
+        Part(own, starts[i], BatchStore(session, i), None if trees is None else trees[i])
+        for i, own in enumerate(tokens)
+    ]
+
+    def write(layer: int, keys: list[Array], values: list[Array]) -> None:
+        session.write(layer, np.concatenate(keys), np.concatenate(values))
+
+    return model.run_all(parts, write)
 
 
 def feed(model: TinyModel, sequence: kvcache.Sequence, tokens: list[int] | Array) -> int:

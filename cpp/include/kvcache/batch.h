@@ -29,6 +29,8 @@
 namespace kvcache {
 
 struct BatchCore;
+class BatchVerifySession;
+struct BatchVerifyOptions;
 
 // [rows, columns], row-major: the page of each block of each sequence in one group, -1 where a
 // window has passed and past the last block. Refreshed by the next block_table() of the same batch
@@ -69,6 +71,13 @@ class Batch {
   // As Sequence::advance() and advance_in_place() for each.
   Status advance(std::span<const std::uint64_t> counts);
   Status advance_in_place(std::span<const std::uint64_t> counts);
+
+  // Starts a verify of the one known token of each sequence that has not run and of counts[i]
+  // drafts after it, given one after the other; see kvcache/batch_verify.h. While it is open no
+  // other call changes the sequences. Errors of Sequence::begin_verify(), naming the sequence.
+  Result<BatchVerifySession> begin_verify(std::span<const std::int32_t> drafts,
+                                          std::span<const std::uint64_t> counts,
+                                          const BatchVerifyOptions& options);
 
   // The batch's own table of one group. Only what changed since the last call is written, so that
   // its cost does not grow with the sequences. Columns are doubled when they no longer suffice.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "arena/arena.h"
@@ -49,6 +50,8 @@ class ItemSource {
   virtual ~ItemSource() = default;
   // kOutOfCapacity: nothing is left to evict; nothing was changed but what was evicted.
   virtual Result<ItemId> allocate(Pool& pool) = 0;
+  // As many as `items` takes, ascending; all of them or none.
+  virtual Status allocate_many(Pool& pool, std::span<ItemId> items) = 0;
 };
 
 }  // namespace kvcache::arena

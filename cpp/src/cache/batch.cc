@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "cache/cache_core.h"
+#include "cache/batch_core.h"
 
 namespace kvcache {
 
@@ -14,99 +14,45 @@ using arena::kNoItem;
 using sequence::BlockTable;
 using sequence::RowsAhead;
 using sequence::SequenceState;
+using Counts = std::span<const std::uint64_t>;
 
 namespace {
-
-// The batch's table of one group, and what of each sequence it shows.
-struct ShownTable {
-  struct Row {
-    std::uint64_t version = UINT64_MAX;  // none
-    std::size_t blocks = 0;
-  };
-  std::shared_ptr<std::vector<std::int32_t>> entries;
-  std::size_t columns = 0;
-  std::vector<Row> rows;
-};
 
 constexpr std::size_t kLeastColumns = 16;
 
 }  // namespace
 
-struct BatchCore {
-  std::shared_ptr<CacheCore> cache;
-  std::vector<std::shared_ptr<SequenceCore>> members;  // by row
-  std::vector<SequenceCore*> order;                    // how they are locked: by address
-  mutable ProcessMutex mutex;
-  std::vector<ShownTable> shown;  // by group
-  std::vector<RowsAhead> ahead;   // of the call that runs
-};
-
-namespace {
-
-using Counts = std::span<const std::uint64_t>;
-
-std::uint64_t count_of(Counts counts, std::size_t row) { return counts.empty() ? 1 : counts[row]; }
-
-// The batch's lock and those of all its sequences, which are of the same process; in a child of it,
-// nothing.
-class BatchLock {
- public:
-  explicit BatchLock(const BatchCore& core) : core_(core), own_(core.mutex.is_own_process()) {
-    if (!own_) return;
-    core_.mutex.own().lock();
-    for (SequenceCore* member : core_.order) member->mutex.own().lock();
-  }
-  BatchLock(const BatchLock&) = delete;
-  BatchLock& operator=(const BatchLock&) = delete;
-  ~BatchLock() {
-    if (!own_) return;
-    for (SequenceCore* member : core_.order) member->mutex.own().unlock();
-    core_.mutex.own().unlock();
-  }
-
- private:
-  const BatchCore& core_;
-  const bool own_;
-};
-
-Status in_row(std::size_t row, const Status& status) {
-  return status.prefixed("sequences[" + std::to_string(row) + "]: ");
-}
-
-Status check_open(const BatchCore& core) {
-  if (Status status = core.mutex.check_process(); !status) return status;
-  for (std::size_t row = 0; row < core.members.size(); ++row) {
-    if (core.members[row]->state) continue;
-    return in_row(row, core.members[row]->check_open());
+Status BatchCore::check_open() const {
+  if (Status status = mutex.check_process(); !status) return status;
+  for (std::size_t row = 0; row < members.size(); ++row) {
+    if (members[row]->state) continue;
+    return in_row(row, members[row]->check_open());
   }
   return Status::ok();
 }
 
-Status check_idle(const BatchCore& core, std::string_view call) {
-  if (Status status = core.mutex.check_process(); !status) return status;
-  for (std::size_t row = 0; row < core.members.size(); ++row) {
-    const SequenceCore& member = *core.members[row];
-    if (member.state && !member.verify) continue;
-    return in_row(row, member.check_idle(call));
+Status BatchCore::check_idle(std::string_view call) const {
+  if (Status status = mutex.check_process(); !status) return status;
+  for (std::size_t row = 0; row < members.size(); ++row) {
+    if (members[row]->state && !members[row]->verify) continue;
+    return in_row(row, members[row]->check_idle(call));
   }
   return Status::ok();
 }
 
-Status check_size(const BatchCore& core, const char* name, std::size_t size) {
-  if (size == core.members.size()) return Status::ok();
-  return Status::invalid_argument(name, ": ", size, " numbers for ", core.members.size(),
-                                  " sequences");
+Status BatchCore::check_size(const char* name, std::size_t size) const {
+  if (size == members.size()) return Status::ok();
+  return Status::invalid_argument(name, ": ", size, " numbers for ", members.size(), " sequences");
 }
 
-Status check_counts(const BatchCore& core, Counts counts) {
-  return counts.empty() ? Status::ok() : check_size(core, "counts", counts.size());
+Status BatchCore::check_counts(Counts counts) const {
+  return counts.empty() ? Status::ok() : check_size("counts", counts.size());
 }
 
-// The sum of the counts must be what the caller has brought.
-Status check_total(const BatchCore& core, Counts counts, const char* name, std::uint64_t brought) {
-  if (Status status = check_counts(core, counts); !status) return status;
+Status BatchCore::check_total(Counts counts, const char* name, std::uint64_t brought) const {
+  if (Status status = check_counts(counts); !status) return status;
   std::uint64_t total = 0;
-  for (std::size_t row = 0; row < core.members.size(); ++row) {
+  for (std::size_t row = 0; row < members.size(); ++row) {
     const std::uint64_t count = count_of(counts, row);
     if (count > brought - total) {
       return Status::invalid_argument(name, ": ", brought, " given, but counts add up to more");
@@ -116,6 +62,8 @@ Status check_total(const BatchCore& core, Counts counts, const char* name, std::
   if (total == brought) return Status::ok();
   return Status::invalid_argument(name, ": ", brought, " given, but counts add up to ", total);
 }
+
+namespace {
 
 // Fills `ahead` with the next positions of each sequence. kInvalidArgument: tokens are not known.
 Status take_next(BatchCore& core, Counts counts) {
@@ -128,27 +76,13 @@ Status take_next(BatchCore& core, Counts counts) {
   return Status::ok();
 }
 
-// The rows of one sequence among those of all. View: codec::RowsView or codec::MutableRowsView.
-template <typename View>
-std::vector<View> slice(std::span<const View> components, std::size_t offset, std::size_t count) {
-  using Byte =
-      std::conditional_t<std::is_same_v<View, codec::RowsView>, const std::byte, std::byte>;
-  std::vector<View> rows(components.begin(), components.end());
-  for (View& view : rows) {
-    view.data =
-        static_cast<Byte*>(view.data) + static_cast<std::ptrdiff_t>(offset) * view.token_stride;
-    view.tokens = count;
-  }
-  return rows;
-}
-
 // Shapes of all rows together, and that there are as many as counts and starts say.
 template <typename View>
 Status check_rows(const BatchCore& core, std::int32_t layer, Counts starts, Counts counts,
                   std::span<const View> components) {
-  if (Status status = check_size(core, "starts", starts.size()); !status) return status;
+  if (Status status = core.check_size("starts", starts.size()); !status) return status;
   if (Status status = core.members[0]->state->check_rows(layer, components); !status) return status;
-  return check_total(core, counts, "rows", components[0].tokens);
+  return core.check_total(counts, "rows", components[0].tokens);
 }
 
 void fill_row(const BlockTable& table, std::int32_t* row, std::size_t columns) {
@@ -220,7 +154,7 @@ Result<Batch> Batch::create(std::span<Sequence* const> sequences) {
   if (Status status = core->cache->mutex.check_process(); !status) return status;
   {
     const BatchLock lock(*core);
-    if (Status status = check_open(*core); !status) return status;
+    if (Status status = core->check_open(); !status) return status;
   }
   return Batch(std::move(core));
 }
@@ -231,7 +165,7 @@ std::size_t Batch::size() const { return core_->members.size(); }
 
 Result<std::vector<std::uint64_t>> Batch::lengths() const {
   const BatchLock lock(*core_);
-  if (Status status = check_open(*core_); !status) return status;
+  if (Status status = core_->check_open(); !status) return status;
   std::vector<std::uint64_t> lengths;
   for (const auto& member : core_->members) lengths.push_back(member->state->length());
   return lengths;
@@ -239,8 +173,8 @@ Result<std::vector<std::uint64_t>> Batch::lengths() const {
 
 Status Batch::extend(std::span<const std::int32_t> tokens, Counts counts) {
   const BatchLock lock(*core_);
-  if (Status status = check_idle(*core_, "extend"); !status) return status;
-  if (Status status = check_total(*core_, counts, "tokens", tokens.size()); !status) return status;
+  if (Status status = core_->check_idle("extend"); !status) return status;
+  if (Status status = core_->check_total(counts, "tokens", tokens.size()); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
     core_->members[row]->state->reserve_tokens(count_of(counts, row));
   }
@@ -255,8 +189,8 @@ Status Batch::extend(std::span<const std::int32_t> tokens, Counts counts) {
 
 Status Batch::prepare(Counts counts) {
   const BatchLock lock(*core_);
-  if (Status status = check_idle(*core_, "prepare"); !status) return status;
-  if (Status status = check_counts(*core_, counts); !status) return status;
+  if (Status status = core_->check_idle("prepare"); !status) return status;
+  if (Status status = core_->check_counts(counts); !status) return status;
   if (Status status = take_next(*core_, counts); !status) return status;
   return core_->cache->make_writable(core_->ahead, core_->cache->groups);
 }
@@ -265,7 +199,7 @@ Status Batch::write(std::int32_t layer, Counts starts, Counts counts,
                     std::span<const codec::RowsView> components) {
   const BatchLock lock(*core_);
   BatchCore& core = *core_;
-  if (Status status = check_idle(core, "write"); !status) return status;
+  if (Status status = core.check_idle("write"); !status) return status;
   if (Status status = core.cache->check_backing("write"); !status) return status;
   if (Status status = check_rows(core, layer, starts, counts, components); !status) return status;
   std::vector<std::vector<codec::RowsView>> parts;
@@ -295,7 +229,7 @@ Status Batch::read(std::int32_t layer, Counts starts, Counts counts,
                    std::span<const codec::MutableRowsView> components) const {
   const BatchLock lock(*core_);
   const BatchCore& core = *core_;
-  if (Status status = check_open(core); !status) return status;
+  if (Status status = core.check_open(); !status) return status;
   if (Status status = core.cache->check_backing("read"); !status) return status;
   if (Status status = check_rows(core, layer, starts, counts, components); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
@@ -321,8 +255,8 @@ Status Batch::read(std::int32_t layer, Counts starts, Counts counts,
 Status Batch::advance(Counts counts) {
   const BatchLock lock(*core_);
   BatchCore& core = *core_;
-  if (Status status = check_idle(core, "advance"); !status) return status;
-  if (Status status = check_counts(core, counts); !status) return status;
+  if (Status status = core.check_idle("advance"); !status) return status;
+  if (Status status = core.check_counts(counts); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
     const Status status =
         core.members[row]->state->check_advance(count_of(counts, row), core.cache->backing);
@@ -344,8 +278,8 @@ Status Batch::advance(Counts counts) {
 Status Batch::advance_in_place(Counts counts) {
   const BatchLock lock(*core_);
   BatchCore& core = *core_;
-  if (Status status = check_idle(core, "advance_in_place"); !status) return status;
-  if (Status status = check_counts(core, counts); !status) return status;
+  if (Status status = core.check_idle("advance_in_place"); !status) return status;
+  if (Status status = core.check_counts(counts); !status) return status;
   if (Status status = take_next(core, counts); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
     const Status status = core.cache->check_in_place(core.ahead[row]);
@@ -359,7 +293,7 @@ Status Batch::advance_in_place(Counts counts) {
 
 Result<BatchTable> Batch::block_table(std::size_t group) {
   const BatchLock lock(*core_);
-  if (Status status = check_open(*core_); !status) return status;
+  if (Status status = core_->check_open(); !status) return status;
   if (Status status = core_->cache->check_group(group); !status) return status;
   ShownTable& shown = core_->shown[group];
   refresh(*core_, group, shown);
@@ -369,7 +303,7 @@ Result<BatchTable> Batch::block_table(std::size_t group) {
 Status Batch::block_table(std::size_t group, std::span<std::int32_t> out,
                           std::size_t columns) const {
   const BatchLock lock(*core_);
-  if (Status status = check_open(*core_); !status) return status;
+  if (Status status = core_->check_open(); !status) return status;
   if (Status status = core_->cache->check_group(group); !status) return status;
   if (columns == 0 || out.size() / columns != size() || out.size() % columns != 0) {
     return Status::invalid_argument("block_table: ", out.size(), " entries are not ", size(),

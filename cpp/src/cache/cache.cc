@@ -128,6 +128,14 @@ Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
   }
 }
 
+Status CacheCore::allocate_many(arena::Pool& pool, std::span<ItemId> items) {
+  for (;;) {
+    Status status = pool.allocate_many(items);
+    const bool futile = &pool == pools.slots && pool.at_limit();
+    if (status || futile || !evict_one()) return status;
+  }
+}
+
 void CacheCore::trim_ledger() {
   if (backing || capacity_blocks == 0 || plan.block_bytes() == 0) return;
   const std::uint64_t most = checked_mul(capacity_blocks, plan.block_bytes()).value_or(UINT64_MAX);

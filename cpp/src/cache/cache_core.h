@@ -32,6 +32,7 @@ class CacheCore final : public arena::ItemSource {
 
   // Locked. Evicts until the pool can give an item.
   Result<arena::ItemId> allocate(arena::Pool& pool) override;
+  Status allocate_many(arena::Pool& pool, std::span<arena::ItemId> items) override;
 
   // kUnsupported: the cache is a ledger, which has no bytes for `call` to move.
   Status check_backing(std::string_view call) const;

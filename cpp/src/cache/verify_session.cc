@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "cache/verify_commit.h"
+#include "cache/verify_life.h"
 #include "kvcache/verify.h"
 
 namespace kvcache {
@@ -32,15 +32,11 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
   session.core_ = core_;
   session.serial_ = ++core_->verify_serial;
   core_->verify.emplace(std::move(verify));
+  core_->verify->reserve_slots();
   std::vector<sequence::PageCopy> copies;
   {
     const std::lock_guard lock(cache.mutex);
-    Status prepared = core_->verify->take_slots(cache);
-    // Pages are taken here too: a forward pass that has begun does not run out of them.
-    if (prepared) {
-      const sequence::RowsAhead rows{&state, session.start_, session.start_ + session.rows()};
-      prepared = sequence::take_pages({&rows, 1}, cache.groups, cache.pools, cache, copies);
-    }
+    const Status prepared = take_memory(cache, {&core_, 1}, copies);
     if (!prepared) {
       end_verify(*core_);
       return prepared;
@@ -105,16 +101,7 @@ Result<StateView> VerifySession::state(std::uint64_t row, std::int32_t layer,
   if (!core_) return Status::invalid_argument("state: the verify session has ended");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("state"); !status) return status;
-  CacheCore& cache = *core_->cache;
-  if (Status status = cache.check_backing("state"); !status) return status;
-  if (row >= rows()) {
-    return Status::invalid_argument("state: the verify session has rows 0..", rows() - 1, ", got ",
-                                    row);
-  }
-  const auto component = cache.layers.fixed(layer, name);
-  if (!component) return component.status();
-  const arena::ItemId slot = core_->verify->take(row, **component, core_->state->slot_bytes());
-  return pin_tensor(core_->cache, *cache.pools.snapshots, slot, **component);
+  return verify_tensor(*core_, row, layer, name);
 }
 
 Result<std::uint64_t> VerifySession::commit(std::uint64_t accepted) {

@@ -8,6 +8,7 @@ namespace kvcache::sequence {
 void SequenceState::compact_rows(std::uint64_t start, std::span<const std::int32_t> path) const {
   std::size_t first = 0;  // rows before it are where they belong
   while (first < path.size() && static_cast<std::size_t>(path[first]) == first) ++first;
+  if (first == path.size()) return;
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     const Group& needs = plan_->groups()[group];
     if (needs.record_tokens != 1) continue;

@@ -195,11 +195,11 @@ Status SequenceState::check_complete(std::string_view call, std::uint64_t target
 }
 
 Status SequenceState::check_nothing_ahead(std::string_view call) const {
-  for (const auto& [layer, unused] : layers_->all_paged()) {
-    if (written(layer) == length_) continue;
-    return Status::invalid_argument(call, ": layer ", layer, " is written up to position ",
-                                    written(layer), " but the sequence is at ", length_,
-                                    "; advance() it first");
+  for (std::size_t i = 0; i < written_.size(); ++i) {
+    if (written_[i] == length_) continue;
+    return Status::invalid_argument(call, ": layer ", layers_->paged_layer(i),
+                                    " is written up to position ", written_[i],
+                                    " but the sequence is at ", length_, "; advance() it first");
   }
   for (const Stream& stream : layers_->streams()) {
     if (records(stream) == length_ / stream.record_tokens) continue;

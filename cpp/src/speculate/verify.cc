@@ -43,23 +43,15 @@ VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
   tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
 }
 
-Status VerifyState::take_slots(arena::ItemSource& source) {
-  if (pool_ == nullptr) return Status::ok();
+void VerifyState::reserve_slots() {
+  if (pool_ == nullptr) return;
   taken_.assign(rows() * plan_->fixed().size(), false);
+  taken_count_.assign(rows(), 0);
   slots_.reserve(rows());
-  while (slots_.size() < rows()) {
-    auto slot = source.allocate(*pool_);
-    if (!slot) {
-      release();
-      return slot.status();
-    }
-    slots_.push_back(*slot);
-  }
-  return Status::ok();
 }
 
 void VerifyState::release() {
-  for (const ItemId slot : slots_) pool_->release(slot);
+  if (pool_ != nullptr) pool_->release_many(slots_);
   slots_.clear();
 }
 
@@ -104,12 +96,14 @@ ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
     std::memcpy(pool_->data(slots_[row]) + component.offset, from + component.offset,
                 component.bytes);
     taken_[at] = true;
+    ++taken_count_[row];
   }
   return slots_[row];
 }
 
 Status VerifyState::check_taken(std::uint64_t row) const {
   const std::vector<FixedComponent>& fixed = plan_->fixed();
+  if (by_table_ || pool_ == nullptr || taken_count_[row] == fixed.size()) return Status::ok();
   for (std::size_t index = 0; index < fixed.size(); ++index) {
     if (taken_[row * fixed.size() + index]) continue;
     return Status::invalid_argument("commit up to row ", row, ": '", fixed[index].name,

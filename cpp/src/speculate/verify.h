@@ -46,12 +46,17 @@ class VerifyState {
               const sequence::SequenceState& state, std::span<const std::int32_t> drafts,
               std::optional<TokenTree> tree = {});
 
-  // Locked. kOutOfCapacity: no slot is held.
-  Status take_slots(arena::ItemSource& source);
+  // Own. The slots it needs, and room for them; then those slots.
+  std::uint64_t slots_needed() const { return pool_ == nullptr ? 0 : rows(); }
+  void reserve_slots();
+  void hold_slots(std::span<const ItemId> slots) { slots_.assign(slots.begin(), slots.end()); }
+  // Own. Who runs the rows finds the slots by a table: they are filled without take().
+  void fill_by_table() { by_table_ = true; }
   // Locked. Gives the slots back; the object is spent.
   void release();
 
   std::uint64_t start() const { return start_; }  // position of row 0
+  std::span<const ItemId> slots() const { return slots_; }
   std::uint64_t rows() const { return tokens_.size(); }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   // What row `row` stands at; its rows of attention state are stored at start() + row.
@@ -76,9 +81,11 @@ class VerifyState {
   arena::Pool* pool_;  // null without fixed-size state
   std::uint64_t start_;
   std::vector<std::int32_t> tokens_;
-  std::optional<TokenTree> tree_;  // empty where each row follows the one before it
-  std::vector<ItemId> slots_;      // by row
-  std::vector<bool> taken_;        // by row, then by component in declared order
+  std::optional<TokenTree> tree_;           // empty where each row follows the one before it
+  std::vector<ItemId> slots_;               // by row
+  std::vector<bool> taken_;                 // by row, then by component in declared order
+  std::vector<std::uint32_t> taken_count_;  // by row
+  bool by_table_ = false;
 };
 
 }  // namespace kvcache::speculate

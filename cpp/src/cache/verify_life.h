@@ -1,0 +1,33 @@
+// How the verify of a sequence begins and ends, alone or in a batch. "Own" and "locked" as in
+// cache_core.h; REQUIRES everywhere: core.verify is there.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cache/cache_core.h"
+#include "speculate/verify.h"
+
+namespace kvcache {
+
+// Locked. Slots and pages for the rows of all these sequences, whose slots are reserved; a forward
+// pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
+Status take_memory(CacheCore& cache, std::span<const std::shared_ptr<SequenceCore>> sequences,
+                   std::vector<sequence::PageCopy>& copies);
+
+// Own. VerifySession::state(), the session being open; takes the cache's lock.
+Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int32_t layer,
+                                std::string_view name);
+// Own. Why the rows cannot be kept. `in_place`: they were not stored by write(), which would know.
+Status check_commit(const SequenceCore& core, const speculate::KeptRows& kept, bool in_place);
+// Own. Room for what keep_rows() adds, so that it cannot fail.
+void reserve_rows(SequenceCore& core, const speculate::KeptRows& kept);
+// Own. The rows' tokens and positions are the sequence's, and so is the state after the last one.
+// REQUIRES: check_commit() is ok, reserve_rows() was called.
+void keep_rows(SequenceCore& core, const speculate::KeptRows& kept);
+// Locked. Gives back what the verify holds and ends it.
+void end_verify(SequenceCore& core);
+
+}  // namespace kvcache

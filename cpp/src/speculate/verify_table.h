@@ -1,0 +1,43 @@
+// The memory of a verify table, and how a session fills it.
+// Thread safety: claim() and give_back() are thread-safe, the rest is its claimant's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcache/verify_table.h"
+
+namespace kvcache {
+
+struct FreeMemory {
+  void operator()(std::uint64_t* entries) const { std::free(entries); }
+};
+
+struct VerifyTableCore {
+  std::vector<FixedComponent> fixed;
+  std::uint64_t batch_rows = 0;
+  std::uint64_t tables = 0;
+  std::unique_ptr<std::uint64_t[], FreeMemory> entries;  // [fixed, tables, batch_rows]
+
+  // kInvalidArgument: it is of another plan, or staged by another session already. Else the
+  // caller's until give_back().
+  Status claim(const StatePlan& plan);
+  // kInvalidArgument: a batch that is too wide, or a sequence of it with too many rows.
+  Status check_fits(std::uint64_t sequences, std::uint64_t most_rows) const;
+  // Addresses of slots, [tables used, sequences], null past a sequence's rows. REQUIRES: they fit.
+  void stage(std::span<const std::uint64_t> slots, std::uint64_t sequences);
+  // Zeroes what was staged.
+  void give_back();
+  bool is_staged() const { return claimed_.load(); }
+
+ private:
+  std::atomic<bool> claimed_ = false;
+  std::uint64_t staged_tables_ = 0;
+  std::uint64_t staged_rows_ = 0;
+};
+
+}  // namespace kvcache
