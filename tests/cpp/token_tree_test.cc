@@ -84,7 +84,9 @@ TEST(TokenTree, SessionsKeepThePathThatWasAccepted) {
   for (int round = 0; round < 60; ++round) {
     Sequence sequence = cache->open(random_tokens(rng, 1 + rng() % 12), {}).value();
     ASSERT_TRUE(content::complete(sequence, sequence.tokens().size()));
-    if (round % 3 == 0) ASSERT_TRUE(sequence.publish());
+    if (round % 3 == 0) {
+      ASSERT_TRUE(sequence.publish());
+    }
     for (int turn = 0; turn < 4; ++turn) {
       ASSERT_TRUE(sequence.extend(random_tokens(rng, 1)));
       const auto tree = TokenTree::create(random_parents(rng, 1 + rng() % 9)).value();

@@ -365,17 +365,25 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
             return
         driver.extend(pair, [draw.pick([1, 2])])
     twin, drafts = pair.twin, some_tokens(draw, 4)
-    begun = driver.both(lambda: pair.real.begin_verify(drafts), lambda: twin.begin_verify(drafts))
+    # Records are of one path: then each draft follows the one before it.
+    one_path = driver.reference.streams or draw.integer(0, 1)
+    parents = [-1, *((i if one_path else draw.integer(0, i)) for i in range(len(drafts)))]
+    begun = driver.both(
+        lambda: pair.real.begin_verify(drafts, parents), lambda: twin.begin_verify(drafts)
+    )
     if begun is None:
         return
     session, tokens, start = begun[0], [*twin.tokens, *drafts], twin.length
+    paths = [list(twin.tokens)]  # the tokens up to each row
+    for draft, parent in zip(drafts, parents[1:], strict=True):
+        paths.append([*paths[parent], draft])
     rows = {
-        layer: [pair.content(layer, p, tokens=tokens) for p in range(start, len(tokens))]
+        layer: [pair.content(layer, len(path) - 1, tokens=path) for path in paths]
         for layer in driver.reference.windows
     }
     for layer in rows:
         session.write(layer, *driver.arrays(layer, rows[layer]))
-    states = [pair.state_content(tokens[: start + row + 1]) for row in range(session.rows)]
+    states = [pair.state_content(path) for path in paths]
     for row, state in enumerate(states):
         for (layer, name), value in state.items():
             session.state(row, layer, name)[...] = value
@@ -389,8 +397,13 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
     assert isinstance(refused, InvalidArgumentError)
     end = draw.pick(["commit", "commit", "rollback", "close"])
     if end == "commit":
-        accepted = draw.integer(1, session.rows)
-        assert session.commit(accepted) == twin.commit(rows, records, states, accepted)
+        kept = [draw.integer(0, session.rows - 1)]  # a row, and from the root to it
+        while kept[0]:
+            kept.insert(0, parents[kept[0]])
+        twin.drafts = [drafts[row - 1] for row in kept[1:]]
+        accepted = {layer: [written[row] for row in kept] for layer, written in rows.items()}
+        after = [states[row] for row in kept]
+        assert session.commit(kept) == twin.commit(accepted, records, after, len(kept))
     elif end == "rollback":
         session.rollback()
         twin.drop_verify()
