@@ -35,7 +35,7 @@ std::vector<StateDecl> declarations(const Model& model, std::uint64_t state_floa
   std::vector<StateDecl> decls;
   for (std::int32_t layer = 0; layer < model.attention_layers; ++layer) {
     for (const char* component : {"attention.keys", "attention.values"}) {
-      decls.push_back({.id = component + std::to_string(layer),
+      decls.push_back({.id = std::string(component) + std::to_string(layer),
                        .layer = layer,
                        .component = component,
                        .kind = kvcache::StateKind::kPagedKv,
@@ -44,7 +44,7 @@ std::vector<StateDecl> declarations(const Model& model, std::uint64_t state_floa
     }
   }
   for (std::int32_t layer = 0; layer < model.state_layers; ++layer) {
-    decls.push_back({.id = "h" + std::to_string(layer),
+    decls.push_back({.id = std::string("h") + std::to_string(layer),
                      .layer = model.attention_layers + layer,
                      .component = "state.recurrent",
                      .kind = kvcache::StateKind::kRecurrent,

@@ -164,7 +164,7 @@ BatchVerifySession::BatchVerifySession(BatchVerifySession&& other) noexcept {
 
 BatchVerifySession& BatchVerifySession::operator=(BatchVerifySession&& other) noexcept {
   if (this != &other) {
-    static_cast<void>(rollback());
+    if (open_) static_cast<void>(rollback());
     core_ = std::move(other.core_);
     open_ = std::exchange(other.open_, false);
     serials_ = std::move(other.serials_);
@@ -178,8 +178,7 @@ BatchVerifySession& BatchVerifySession::operator=(BatchVerifySession&& other) no
 }
 
 BatchVerifySession::~BatchVerifySession() {
-  // Fails when the session has ended, which is fine.
-  static_cast<void>(rollback());
+  if (open_) static_cast<void>(rollback());
   if (table_) table_->give_back();  // it was claimed, but no session came of it
 }
 

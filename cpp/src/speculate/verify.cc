@@ -43,13 +43,6 @@ VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
   tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
 }
 
-void VerifyState::reserve_slots() {
-  if (pool_ == nullptr) return;
-  taken_.assign(rows() * plan_->fixed().size(), false);
-  taken_count_.assign(rows(), 0);
-  slots_.reserve(rows());
-}
-
 void VerifyState::release() {
   if (pool_ != nullptr) pool_->release_many(slots_);
   slots_.clear();
@@ -89,6 +82,10 @@ ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
                          const std::byte* live) {
   const std::size_t count = plan_->fixed().size();
   const auto index = static_cast<std::size_t>(&component - plan_->fixed().data());
+  if (taken_.empty()) {
+    taken_count_.assign(rows(), 0);
+    taken_.assign(rows() * count, false);
+  }
   const std::size_t at = row * count + index;
   if (!taken_[at]) {
     const bool follows = row > 0 && taken_[parent(row) * count + index];
@@ -103,9 +100,10 @@ ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
 
 Status VerifyState::check_taken(std::uint64_t row) const {
   const std::vector<FixedComponent>& fixed = plan_->fixed();
-  if (by_table_ || pool_ == nullptr || taken_count_[row] == fixed.size()) return Status::ok();
+  if (by_table_ || pool_ == nullptr) return Status::ok();
+  if (!taken_.empty() && taken_count_[row] == fixed.size()) return Status::ok();
   for (std::size_t index = 0; index < fixed.size(); ++index) {
-    if (taken_[row * fixed.size() + index]) continue;
+    if (!taken_.empty() && taken_[row * fixed.size() + index]) continue;
     return Status::invalid_argument("commit up to row ", row, ": '", fixed[index].name,
                                     "' of layer ", fixed[index].layer, " after row ", row,
                                     " was never taken; fill state(", row, ", ", fixed[index].layer,

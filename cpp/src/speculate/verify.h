@@ -48,7 +48,7 @@ class VerifyState {
 
   // Own. The slots it needs, and room for them; then those slots.
   std::uint64_t slots_needed() const { return pool_ == nullptr ? 0 : rows(); }
-  void reserve_slots();
+  void reserve_slots() { slots_.reserve(slots_needed()); }
   void hold_slots(std::span<const ItemId> slots) { slots_.assign(slots.begin(), slots.end()); }
   // Own. Who runs the rows finds the slots by a table: they are filled without take().
   void fill_by_table() { by_table_ = true; }
@@ -81,8 +81,9 @@ class VerifyState {
   arena::Pool* pool_;  // null without fixed-size state
   std::uint64_t start_;
   std::vector<std::int32_t> tokens_;
-  std::optional<TokenTree> tree_;           // empty where each row follows the one before it
-  std::vector<ItemId> slots_;               // by row
+  std::optional<TokenTree> tree_;  // empty where each row follows the one before it
+  std::vector<ItemId> slots_;      // by row
+  // Empty before the first is taken.
   std::vector<bool> taken_;                 // by row, then by component in declared order
   std::vector<std::uint32_t> taken_count_;  // by row
   bool by_table_ = false;
