@@ -70,9 +70,9 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
     if value is None:
         return None
     array = as_integers(value, name)
-    if array.min(initial=0) < 0:
+    if array.dtype.kind == "i" and array.min(initial=0) < 0:
         raise InvalidArgumentError(f"{name}: must not be negative, got {array.min()}")
-    if array.max(initial=0) > 2**63 - 1:
+    if array.dtype.kind == "u" and array.max(initial=0) > 2**63 - 1:
         raise InvalidArgumentError(f"{name}: must be below 2**63, got {array.max()}")
     return np.ascontiguousarray(array, dtype=np.uint64)
 

@@ -22,6 +22,7 @@ from support.forked import in_child
 
 from kvcache import (
     Batch,
+    BatchVerifySession,
     Cache,
     InvalidArgumentError,
     KVCacheError,
@@ -29,6 +30,7 @@ from kvcache import (
     Pin,
     Sequence,
     VerifySession,
+    VerifyTable,
 )
 
 Call = Callable[[Any], object]
@@ -92,6 +94,15 @@ CALLS: dict[type, dict[str, Call]] = {
         "read": lambda batch: batch.read(0, [0], [0]),
         "advance": lambda batch: batch.advance(),
         "block_table": lambda batch: batch.block_table(0),
+        "begin_verify": lambda batch: batch.begin_verify([1]),
+    },
+    BatchVerifySession: {
+        "write": lambda session: session.write(0, ROWS, VALUES),
+        "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
+        "state": lambda session: session.state(0, 0, 1, "state.recurrent"),
+        "block_table": lambda session: session.block_table(0),
+        "commit": lambda session: session.commit([1]),
+        "rollback": lambda session: session.rollback(),
     },
     PagePool: {
         "allocate": lambda pool: pool.allocate(),
@@ -123,7 +134,16 @@ EVERYWHERE: dict[type, set[str]] = {
         "block_bytes",
         "metadata_bytes",
     },
-    VerifySession: {"rows", "tokens", "positions", "is_open"},
+    BatchVerifySession: {
+        "batch",
+        "rows",
+        "tokens",
+        "positions",
+        "offsets",
+        "starts",
+        "is_open",
+    },
+    VerifySession: {"rows", "start", "tokens", "positions", "is_open"},
     Pin: {"tokens", "expires_ms", "release"},
 }
 
@@ -148,6 +168,9 @@ def handles() -> dict[type, Any]:
         Cache: cache,
         Sequence: cache.open([1, 2]),
         Batch: Batch([cache.open([9])]),
+        BatchVerifySession: Batch([cache.open([6])]).begin_verify(
+            [8], table=VerifyTable(cache.plan)
+        ),
         PagePool: pool,
         VerifySession: busy.begin_verify([8]),
         Pin: pinned(cache),
@@ -172,7 +195,7 @@ def test_every_call_is_refused_in_a_child() -> None:
         assert (made[PagePool].live_blocks, made[PagePool].blocks) == (0, 0)
 
     assert in_child(child) == ""
-    assert made[Cache].stats().open_sequences == 3  # the view's is closed
+    assert made[Cache].stats().open_sequences == 4  # the view's is closed
     assert made[PagePool].live_blocks == 3
 
 
@@ -186,8 +209,10 @@ def test_a_child_drops_handles_without_a_trace() -> None:
         assert "closed" in repr(made[Sequence])
         assert "ended" in repr(made[VerifySession])
         made[Sequence].close()
-        with made[VerifySession]:
-            pass
+        assert not made[BatchVerifySession].is_open
+        for session in (VerifySession, BatchVerifySession):
+            with made[session]:
+                pass
         made[np.ndarray][...] = 1  # a private copy of the memory
         made.clear()
         gc.collect()

@@ -46,12 +46,18 @@ Status VerifyTableCore::check_fits(std::uint64_t sequences, std::uint64_t most_r
 void VerifyTableCore::stage(std::span<const std::uint64_t> slots, std::uint64_t sequences) {
   staged_rows_ = sequences;
   staged_tables_ = slots.size() / sequences;
+  // What an entry shows of an address: all of it, or nothing where there is no slot.
+  std::vector<std::uint64_t> shown;
+  shown.reserve(slots.size());
+  for (const std::uint64_t slot : slots) shown.push_back(slot == 0 ? 0 : UINT64_MAX);
   for (std::size_t i = 0; i < fixed.size(); ++i) {
+    const std::uint64_t offset = fixed[i].offset;
     for (std::uint64_t table = 0; table < staged_tables_; ++table) {
       const std::uint64_t* from = slots.data() + table * sequences;
+      const std::uint64_t* mask = shown.data() + table * sequences;
       std::uint64_t* to = entries.get() + (i * tables + table) * batch_rows;
       for (std::uint64_t row = 0; row < sequences; ++row) {
-        to[row] = from[row] == 0 ? 0 : from[row] + fixed[i].offset;
+        to[row] = (from[row] + offset) & mask[row];
       }
     }
   }
