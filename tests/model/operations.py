@@ -357,6 +357,49 @@ def close(driver: Driver, pair: Pair, draw: Draw) -> None:
     driver.close(pair)
 
 
+class Verify:
+    """What one sequence has run in a session: rows, records and state of every path."""
+
+    def __init__(self, driver: Driver, pair: Pair, draw: Draw) -> None:
+        self.driver, self.pair, self.twin = driver, pair, pair.twin
+        self.drafts = some_tokens(draw, 4)
+        # Records are of one path: then each draft follows the one before it.
+        one_path = driver.reference.streams or draw.integer(0, 1)
+        self.parents = [-1]
+        for row in range(len(self.drafts)):
+            self.parents.append(row if one_path else draw.integer(0, row))
+
+    def run(self) -> None:
+        twin, tokens = self.twin, [*self.twin.tokens, *self.drafts]
+        paths = [list(twin.tokens)]  # the tokens up to each row
+        for draft, parent in zip(self.drafts, self.parents[1:], strict=True):
+            paths.append([*paths[parent], draft])
+        self.rows = {
+            layer: [self.pair.content(layer, len(path) - 1, tokens=path) for path in paths]
+            for layer in self.driver.reference.windows
+        }
+        self.states = [self.pair.state_content(path) for path in paths]
+        self.records = {
+            stream: [
+                self.pair.record(stream, j, tokens)
+                for j in range(twin.length // r, len(tokens) // r)
+            ]
+            for stream, (_, r) in self.driver.reference.streams.items()
+        }
+
+    def draw_path(self, draw: Draw) -> list[int]:
+        """A row, and from the root to it."""
+        path = [draw.integer(0, len(self.drafts))]
+        while path[0]:
+            path.insert(0, self.parents[path[0]])
+        return path
+
+    def commit(self, path: list[int]) -> int:
+        self.twin.drafts = [self.drafts[row - 1] for row in path[1:]]
+        rows = {layer: [written[row] for row in path] for layer, written in self.rows.items()}
+        return self.twin.commit(rows, self.records, [self.states[row] for row in path], len(path))
+
+
 @on_sequence(3)
 def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
     """A verify session, to whatever end; most of the time the sequence is ready for one."""
@@ -364,53 +407,82 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
         if not driver.complete(pair, len(pair.twin.tokens)):
             return
         driver.extend(pair, [draw.pick([1, 2])])
-    twin, drafts = pair.twin, some_tokens(draw, 4)
-    # Records are of one path: then each draft follows the one before it.
-    one_path = driver.reference.streams or draw.integer(0, 1)
-    parents = [-1, *((i if one_path else draw.integer(0, i)) for i in range(len(drafts)))]
+    own = Verify(driver, pair, draw)
     begun = driver.both(
-        lambda: pair.real.begin_verify(drafts, parents), lambda: twin.begin_verify(drafts)
+        lambda: pair.real.begin_verify(own.drafts, own.parents),
+        lambda: pair.twin.begin_verify(own.drafts),
     )
     if begun is None:
         return
-    session, tokens, start = begun[0], [*twin.tokens, *drafts], twin.length
-    paths = [list(twin.tokens)]  # the tokens up to each row
-    for draft, parent in zip(drafts, parents[1:], strict=True):
-        paths.append([*paths[parent], draft])
-    rows = {
-        layer: [pair.content(layer, len(path) - 1, tokens=path) for path in paths]
-        for layer in driver.reference.windows
-    }
-    for layer in rows:
-        session.write(layer, *driver.arrays(layer, rows[layer]))
-    states = [pair.state_content(path) for path in paths]
-    for row, state in enumerate(states):
+    session = begun[0]
+    own.run()
+    for layer, rows in own.rows.items():
+        session.write(layer, *driver.arrays(layer, rows))
+    for row, state in enumerate(own.states):
         for (layer, name), value in state.items():
             session.state(row, layer, name)[...] = value
-    records = {
-        stream: [pair.record(stream, j, tokens) for j in range(start // r, len(tokens) // r)]
-        for stream, (_, r) in driver.reference.streams.items()
-    }
-    for stream, new in records.items():
+    for stream, new in own.records.items():
         session.write_records(*stream, driver.record_array(stream, new))
     _, refused = outcome(pair.real.publish)
     assert isinstance(refused, InvalidArgumentError)
     end = draw.pick(["commit", "commit", "rollback", "close"])
     if end == "commit":
-        kept = [draw.integer(0, session.rows - 1)]  # a row, and from the root to it
-        while kept[0]:
-            kept.insert(0, parents[kept[0]])
-        twin.drafts = [drafts[row - 1] for row in kept[1:]]
-        accepted = {layer: [written[row] for row in kept] for layer, written in rows.items()}
-        after = [states[row] for row in kept]
-        assert session.commit(kept) == twin.commit(accepted, records, after, len(kept))
+        path = own.draw_path(draw)
+        assert session.commit(path) == own.commit(path)
     elif end == "rollback":
         session.rollback()
-        twin.drop_verify()
+        pair.twin.drop_verify()
     else:
         driver.close(pair)
         return
     driver.check(pair)
+
+
+@on_sequence(2)
+def verify_batch(driver: Driver, pair: Pair, draw: Draw) -> None:
+    """Several sequences in one session, of which some may accept nothing."""
+    pairs = [pair, *(other for other in driver.pairs if other is not pair and draw.integer(0, 1))]
+    for each in pairs:
+        if not driver.complete(each, len(each.twin.tokens)):
+            return
+        driver.extend(each, [draw.pick([1, 2])])
+    all_own = [Verify(driver, each, draw) for each in pairs]
+    drafts = [draft for own in all_own for draft in own.drafts]
+    counts = [len(own.drafts) for own in all_own]
+    parents = [parent for own in all_own for parent in own.parents]
+    batch = Batch([each.real for each in pairs])
+
+    def begin_twins() -> None:
+        for own in all_own:
+            own.twin.begin_verify(own.drafts)
+
+    begun = driver.both(lambda: batch.begin_verify(drafts, counts, parents), begin_twins)
+    if begun is None:
+        return
+    session = begun[0]
+    for i, own in enumerate(all_own):
+        own.run()
+        for row, state in enumerate(own.states):
+            for (layer, name), value in state.items():
+                session.state(i, row, layer, name)[...] = value
+    for layer in driver.reference.windows:
+        rows = [row for own in all_own for row in own.rows[layer]]
+        session.write(layer, *driver.arrays(layer, rows))
+    for stream in driver.reference.streams:
+        new = [record for own in all_own for record in own.records[stream]]
+        session.write_records(*stream, driver.record_array(stream, new))
+    paths = [own.draw_path(draw) if draw.integer(0, 5) else [] for own in all_own]
+    if draw.integer(0, 3):
+        lengths = session.commit(paths).tolist()
+        for own, path, length in zip(all_own, paths, lengths, strict=True):
+            assert length == (own.commit(path) if path else own.twin.length)
+    else:
+        session.rollback()
+        paths = [[] for _ in paths]
+    for own, path in zip(all_own, paths, strict=True):
+        if not path:
+            own.twin.drop_verify()
+        driver.check(own.pair)
 
 
 @on_sequence(1)
