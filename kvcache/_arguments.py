@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
 _INT32_DTYPE = np.dtype(np.int32)
+_64_BITS = {np.dtype(np.int64), np.dtype(np.uint64)}
 #: Elements that rows convert to and from: numpy's name and ours.
 FLOAT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -69,6 +70,11 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
     """One axis of numbers that are not negative; None stays None."""
     if value is None:
         return None
+    # As in as_tokens(). What is negative has the highest bit, and is told below.
+    if type(value) is np.ndarray and value.ndim == 1 and value.dtype in _64_BITS:
+        numbers: NDArray[np.uint64] = value.view(np.uint64)
+        if not int(np.bitwise_or.reduce(numbers)) >> 63:
+            return numbers if numbers.flags.c_contiguous else numbers.copy()
     array = as_integers(value, name)
     if array.dtype.kind == "i" and array.min(initial=0) < 0:
         raise InvalidArgumentError(f"{name}: must not be negative, got {array.min()}")

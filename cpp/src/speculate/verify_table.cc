@@ -64,9 +64,11 @@ void VerifyTableCore::stage(std::span<const std::uint64_t> slots, std::uint64_t 
 }
 
 void VerifyTableCore::give_back() {
-  for (std::size_t table = 0; table < fixed.size() * tables; ++table) {
-    if (table % tables >= staged_tables_) continue;
-    std::fill_n(entries.get() + table * batch_rows, staged_rows_, std::uint64_t{0});
+  for (std::size_t i = 0; i < fixed.size(); ++i) {
+    for (std::uint64_t table = 0; table < staged_tables_; ++table) {
+      std::fill_n(entries.get() + (i * tables + table) * batch_rows, staged_rows_,
+                  std::uint64_t{0});
+    }
   }
   staged_tables_ = staged_rows_ = 0;
   claimed_.store(false);
