@@ -19,6 +19,7 @@ from kvcache._rows import Rows, as_parts, as_row_dtype, empty_parts, given_parts
 from kvcache.batch_verify import BatchVerifySession
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
+from kvcache.token_tree import TokenTree
 from kvcache.verify_table import VerifyTable
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Batch:
         self,
         drafts: ArrayLike,
         counts: ArrayLike | None = None,
-        parents: ArrayLike | None = None,
+        parents: ArrayLike | list[TokenTree] | None = None,
         *,
         table: VerifyTable | None = None,
     ) -> BatchVerifySession:
@@ -161,9 +162,9 @@ class Batch:
         Args:
             drafts: proposed ids of all sequences one after the other.
             counts: how many are of each.
-            parents: the trees that they form, one after the other: ``counts[i] + 1`` parents of
-                sequence ``i`` with -1 for its root, see `TokenTree`; None where each draft follows
-                the one before it.
+            parents: the trees that they form, a list of `TokenTree` or their parents one after the
+                other: ``counts[i] + 1`` of sequence ``i``, with -1 for its root. None where each
+                draft follows the one before it.
             table: where kernels are to find the state.
 
         Raises:
@@ -175,7 +176,7 @@ class Batch:
         core = self._core.begin_verify(
             as_tokens(drafts, "drafts"),
             as_counts(counts, "counts"),
-            None if parents is None else as_tokens(parents, "parents"),
+            None if parents is None else _as_parents(parents),
             None if table is None else as_instance(table, VerifyTable, "table")._core,
         )
         return BatchVerifySession(self, core)
@@ -235,3 +236,11 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} sequences>"
+
+
+def _as_parents(parents: ArrayLike | list[TokenTree]) -> NDArray[np.int32]:
+    """Those of all trees one after the other."""
+    if isinstance(parents, (list, tuple)) and any(isinstance(p, TokenTree) for p in parents):
+        trees = as_instances(parents, TokenTree, "parents")
+        return np.concatenate([tree.parents for tree in trees])
+    return as_tokens(parents, "parents")  # type: ignore[arg-type]

@@ -122,7 +122,9 @@ def tree_round(
         following = reference.tokens[batch.lengths[index] + 1 :]
         drafts += drafts_for(rng, trees[index], following, 0.7, VOCABULARY)
     counts = [tree.nodes - 1 for tree in trees]
-    parents = np.concatenate([tree.parents for tree in trees])
+    parents: Any = trees
+    if rng.integers(0, 2):
+        parents = np.concatenate([tree.parents for tree in trees])
     with batch.begin_verify(drafts, counts, parents) as session:
         expected = [tree.positions(n) for tree, n in zip(trees, session.starts, strict=True)]
         assert session.positions.tolist() == np.concatenate(expected).tolist()
@@ -243,6 +245,8 @@ def test_a_batch_that_cannot_begin_changes_nothing() -> None:
         (([1], [2**63, 0, 0]), "counts"),
         (([1, 2, 3], None, [-1, 0]), "parents: 2 given, expected 6"),
         (([1, 2, 3], None, []), "parents: 0 given, expected 6"),
+        (([1, 2, 3], None, [TokenTree.linear(2)]), "parents: 2 given, expected 6"),
+        (([1, 2, 3], None, [TokenTree.linear(2), 3]), r"parents\[1\]: expected a TokenTree"),
         (([1, 2, 3], None, [-1, 0, -1, 1, -1, 0]), r"sequences\[1\]: parents\[1\] must be 0"),
         (([0.5, 1, 1],), "drafts"),
     ):
