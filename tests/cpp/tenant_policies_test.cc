@@ -62,89 +62,106 @@ INSTANTIATE_TEST_SUITE_P(Policies, TenantOrders,
                          testing::Values("lru", "gdsf", "s3fifo", "flop_aware", "price_list"),
                          [](const auto& info) { return std::string(info.param); });
 
+// A tree with prefixes of two tenants, and one with those of kOwn alone, which is told at the same
+// times.
+class Twins {
+ public:
+  Twins(const char* policy, unsigned seed)
+      : rng_(seed),
+        shared_(policy),
+        alone_policy_(std::move(make_policy(policy, kCosts)).value()),
+        alone_(*alone_policy_) {
+    shared_.add_tenant(kOwn);
+    shared_.add_tenant(kOther);
+  }
+
+  // Returns whether victims were compared, which EXPECT does.
+  bool step() {
+    const auto runs = shared_.tree.runs();
+    const bool at_root = runs.empty() || rng_() % 4 == 0;
+    const RunId any = at_root ? 0 : runs[rng_() % runs.size()];
+    const TenantId tenant =
+        at_root ? 1 + static_cast<TenantId>(rng_() % 2) : shared_.owner(run_unit(any));
+    const std::uint64_t length = at_root ? 0 : shared_.tree.end(any) - shared_.tree.start(any);
+    switch (rng_() % 7) {
+      case 0:
+      case 1:
+        add(any, 1 + rng_() % 20, tenant);
+        break;
+      case 2:
+        if (at_root) break;
+        shared_.tree.use(any);
+        tenant == kOwn ? alone_.use(there_[run_unit(any)].id) : alone_.tick();
+        break;
+      case 3:
+        if (length > 1) split(any, shared_.tree.start(any) + 1 + rng_() % (length - 1), tenant);
+        break;
+      case 4:
+        if (length > 0) snapshot(any, shared_.tree.start(any) + 1 + rng_() % length, tenant);
+        break;
+      case 5:
+        return compare();
+      default:
+        if (rng_() % 2 == 0) run_out();
+    }
+    return false;
+  }
+
+ private:
+  void add(RunId parent, std::uint64_t tokens, TenantId tenant) {
+    const Unit added = run_unit(shared_.add(parent, tokens, tenant));
+    if (tenant != kOwn) return alone_.tick();
+    there_[added] = run_unit(alone_.add(there_[run_unit(parent)].id, tokens));
+  }
+  void split(RunId run, std::uint64_t at, TenantId tenant) {
+    shared_.tree.split(run, at);
+    const Unit upper = run_unit(shared_.tree.parent(run));
+    shared_.owners[upper] = tenant;
+    if (tenant != kOwn) return;
+    const RunId same = there_[run_unit(run)].id;
+    alone_.split(same, at);
+    there_[upper] = run_unit(alone_.parent(same));
+  }
+  void snapshot(RunId run, std::uint64_t at, TenantId tenant) {
+    const Unit added = snapshot_unit(shared_.snapshot(run, at, tenant));
+    if (tenant != kOwn) return alone_.tick();
+    there_[added] = snapshot_unit(alone_.snapshot(there_[run_unit(run)].id, at));
+  }
+  bool compare() {
+    const auto victim = shared_.policies.victim_of(kOwn, kAny);
+    const auto expected = alone_policy_->victim(kAny);
+    EXPECT_EQ(victim.has_value(), expected.has_value());
+    if (!victim || !expected) return false;
+    EXPECT_EQ(there_[*victim], *expected);
+    EXPECT_EQ(shared_.owner(*victim), kOwn);
+    shared_.tree.evict(*victim);
+    alone_.evict(*expected);
+    return true;
+  }
+  // Memory does: somebody's prefix goes.
+  void run_out() {
+    const auto victim = shared_.policies.victim(kAny);
+    if (!victim) return;
+    const bool own = shared_.owner(*victim) == kOwn;
+    shared_.tree.evict(*victim);
+    if (own) alone_.evict(there_[*victim]);
+  }
+
+  std::mt19937 rng_;
+  Owned shared_;
+  const std::unique_ptr<Policy> alone_policy_;
+  Tree alone_;
+  std::map<Unit, Unit> there_ = {{run_unit(0), run_unit(0)}};  // in alone_, by what it is here
+};
+
 // Beside another tenant's prefixes, one's victims are those of a cache that has no others.
 TEST_P(TenantOrders, VictimsOfATenantAreThoseOfAPolicyThatKnowsNobodyElse) {
   std::uint64_t compared = 0;
   for (unsigned seed = 0; seed < 12; ++seed) {
-    std::mt19937 rng(seed);
-    Owned shared(GetParam());
-    shared.add_tenant(kOwn);
-    shared.add_tenant(kOther);
-    const auto alone_policy = std::move(make_policy(GetParam(), kCosts)).value();
-    Tree alone(*alone_policy);
-    std::map<Unit, Unit> there;  // of the tree alone, by the shared one's
-    there[run_unit(0)] = run_unit(0);
+    Twins twins(GetParam(), seed);
     for (int step = 0; step < 1500; ++step) {
-      const auto runs = shared.tree.runs();
-      const bool at_root = runs.empty() || rng() % 4 == 0;
-      const RunId any = at_root ? 0 : runs[rng() % runs.size()];
-      const TenantId tenant =
-          at_root ? 1 + static_cast<TenantId>(rng() % 2) : shared.owner(run_unit(any));
-      const bool own = tenant == kOwn;
-      const std::uint64_t length = at_root ? 0 : shared.tree.end(any) - shared.tree.start(any);
-      switch (rng() % 7) {
-        case 0:
-        case 1: {
-          const std::uint64_t tokens = 1 + rng() % 20;
-          const RunId added = shared.add(any, tokens, tenant);
-          if (own) {
-            there[run_unit(added)] = run_unit(alone.add(there[run_unit(any)].id, tokens));
-          } else {
-            alone.tick();
-          }
-          break;
-        }
-        case 2:
-          if (at_root) break;
-          shared.tree.use(any);
-          own ? alone.use(there[run_unit(any)].id) : alone.tick();
-          break;
-        case 3: {
-          if (length < 2) break;
-          const std::uint64_t at = shared.tree.start(any) + 1 + rng() % (length - 1);
-          shared.tree.split(any, at);
-          const RunId upper = shared.tree.parent(any);
-          shared.owners[run_unit(upper)] = tenant;
-          if (!own) break;
-          const RunId same = there[run_unit(any)].id;
-          alone.split(same, at);
-          there[run_unit(upper)] = run_unit(alone.parent(same));
-          break;
-        }
-        case 4: {
-          if (length == 0) break;
-          const std::uint64_t at = shared.tree.start(any) + 1 + rng() % length;
-          const SnapshotId added = shared.snapshot(any, at, tenant);
-          if (own) {
-            there[snapshot_unit(added)] =
-                snapshot_unit(alone.snapshot(there[run_unit(any)].id, at));
-          } else {
-            alone.tick();
-          }
-          break;
-        }
-        case 5: {
-          const auto victim = shared.policies.victim_of(kOwn, kAny);
-          const auto expected = alone_policy->victim(kAny);
-          ASSERT_EQ(victim.has_value(), expected.has_value()) << seed << ' ' << step;
-          if (!victim) break;
-          ASSERT_EQ(there[*victim], *expected) << seed << ' ' << step;
-          ASSERT_EQ(shared.owner(*victim), kOwn);
-          shared.tree.evict(*victim);
-          alone.evict(*expected);
-          ++compared;
-          break;
-        }
-        default: {
-          if (rng() % 2 == 0) break;
-          // Memory runs out: whoever's it is.
-          const auto victim = shared.policies.victim(kAny);
-          if (!victim) break;
-          const bool was_own = shared.owner(*victim) == kOwn;
-          shared.tree.evict(*victim);
-          if (was_own) alone.evict(there[*victim]);
-        }
-      }
+      compared += twins.step();
+      ASSERT_FALSE(HasFailure()) << seed << ' ' << step;
     }
   }
   EXPECT_GT(compared, 500U);
