@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.stats import *
     from kvcache.storage import *
     from kvcache.strategy import *
+    from kvcache.tenants import *
     from kvcache.terms import *
     from kvcache.token_tree import TokenTree as TokenTree
     from kvcache.verify_table import VerifyTable as VerifyTable
@@ -117,6 +118,7 @@ _NAMES = {
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
     "lifetime": ["Pin"],
+    "tenants": ["TenantUsage"],
     "metrics": ["prometheus_text"],
     "plan": ["FixedComponent", "Group", "PagedComponent", "StatePlan"],
     "policy": [

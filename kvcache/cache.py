@@ -34,6 +34,7 @@ from kvcache.plan import StatePlan
 from kvcache.sequence import Sequence
 from kvcache.snapshot import SnapshotFormat
 from kvcache.stats import CacheStats
+from kvcache.tenants import TenantUsage, tenant_name, usage_by_name
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ class Cache:
             salt: further secret that must agree.
             media: ``(start, length, digest)`` of each image, clip or file: the positions of its pad
                 tokens, which are alike for all of them, and what tells its content.
-            hints: what is known of the request, for the eviction policy to learn from.
+            hints: what is known of the request, for the eviction policy to learn from; its tenant
+                is charged for what the sequence publishes.
             now_ms: milliseconds of the caller's clock, which never goes back, such as the times of
                 a trace; None for a steady clock. A cache needs one or the other throughout.
             ttl: seconds that what the sequence publishes is found: from `Sequence.publish`, and
@@ -353,6 +355,7 @@ class Cache:
         salt: bytes | str = b"",
         media: Iterable[Media] = (),
         ttl: float | None = None,
+        tenant: str = "",
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
@@ -365,6 +368,7 @@ class Cache:
             salt: the one it was saved under.
             media: those it was saved under.
             ttl: seconds that it is found, as in `open`.
+            tenant: who is charged for it.
 
         Returns:
             Positions made usable.
@@ -373,13 +377,15 @@ class Cache:
             CorruptionError: a file is damaged, missing or not what it claims; the message names it.
             UnsupportedError: another format version, model, storage format, namespace, adapter or
                 salt; or ``block_tokens`` so much larger that a window does not fill its first page.
-            OutOfCapacityError: no room, even after evicting; none of it was kept.
+            OutOfCapacityError: no room, even after evicting, or in the tenant's quota; none of it
+                was kept.
             KVCacheIOError: the system refused.
         """
         return self._core.load(
             as_path(path),
             *as_space(namespace, adapter, salt, media),
             None if ttl is None else as_ttl(ttl),
+            as_text(tenant, "tenant"),
         )
 
     def take_events(
@@ -481,7 +487,29 @@ class Cache:
         Raises:
             InvalidArgumentError: a label that Prometheus would refuse.
         """
-        return prometheus_text(self.stats(), labels)
+        return prometheus_text(self.stats(), labels, self.tenants())
+
+    def set_quota(self, tenant: str, quota: str | float | None) -> None:
+        """Limit what is stored for a tenant; `kvcache.tenants` says how.
+
+        Where more is stored already, its own prefixes are evicted until the rest fits. What is
+        pinned, held by open sequences or continued by others stays: nothing is added to it, and it
+        goes when the tenant's sequences close or it stores more.
+
+        Args:
+            tenant: as in `RequestHints`.
+            quota: bytes, as an integer or as text; a float of 0.0..1.0 for that share of the
+                memory, which follows `resize`; None for no limit.
+
+        Raises:
+            InvalidArgumentError: no name, or a quota that is negative, NaN or a share above 1.
+        """
+        share = None if quota is None else memory_share(quota, "quota")
+        _core.set_quota(self._core, tenant_name(tenant), share)
+
+    def tenants(self) -> dict[str, TenantUsage]:
+        """What is stored for each tenant, of those that have something stored, or a quota."""
+        return usage_by_name(_core.tenants(self._core))
 
     def clear(self) -> None:
         """Drop every stored prefix, pinned ones too. Open sequences keep what they hold."""
@@ -515,6 +543,7 @@ class Cache:
         adapter: str | tuple[str, str] | None = None,
         salt: bytes | str | None = None,
         media: Iterable[Media] = (),
+        tenant: str | None = None,
     ) -> int:
         """Drop what agrees with everything given, pinned or not; open sequences keep theirs.
 
@@ -526,10 +555,13 @@ class Cache:
                 what no adapter computed.
             salt: None for any.
             media: of ``tokens``, as in `open`.
+            tenant: drop only what it is charged for. Its prefixes that others continue, or resume
+                inside, stay and are nobody's from then on; None for any.
 
         Returns:
             Blocks dropped.
         """
+        whose = None if tenant is None else tenant_name(tenant)
         name = None if namespace is None else as_bytes(namespace, "namespace")
         by = None if adapter is None else adapter_key(adapter)
         secret = None if salt is None else as_bytes(salt, "salt")
@@ -539,7 +571,7 @@ class Cache:
             if path.size == 0:
                 raise InvalidArgumentError("tokens: expected at least one; None for whole spaces")
             name, by, secret = name or b"", by or b"", secret or b""
-        return self._core.erase(name, by, secret, as_media(media), path)
+        return self._core.erase(name, by, secret, as_media(media), path, whose)
 
     @property
     def policy(self) -> str:

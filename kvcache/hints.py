@@ -17,7 +17,7 @@ class RequestHints:
     continued. The first dozen kinds are told apart, further ones share a few places.
 
     Attributes:
-        tenant: whose request it is.
+        tenant: whose request it is; who is charged for what it stores, see `Cache.set_quota`.
         kind: what kind of turn it is, such as ``"chat"`` or ``"tool"``.
         expected_reuse: probability, 0 to 1, that the request is continued; None when unknown.
     """

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from kvcache._arguments import as_text
 from kvcache.errors import InvalidArgumentError
+from kvcache.tenants import tenant_samples
 
 if TYPE_CHECKING:
     from kvcache.stats import CacheStats
+    from kvcache.tenants import TenantUsage
 
 __all__ = ["prometheus_text"]
 
@@ -33,10 +35,6 @@ class _Metric:
     summary: str
     fields: str | Mapping[str, str]
     label: str = ""
-
-    @property
-    def kind(self) -> str:
-        return "counter" if self.name.endswith("_total") else "gauge"
 
     def names(self) -> list[str]:
         return [self.fields] if isinstance(self.fields, str) else list(self.fields.values())
@@ -132,8 +130,17 @@ _METRICS = (
     _Metric("hit_blocks_total", "Blocks found (price_list alone counts).", "hit_blocks"),
     _Metric("lru_hit_blocks_total", "Blocks LRU would have found.", "lru_hit_blocks"),
 )
-_OWN_LABELS = {metric.label for metric in _METRICS} - {""}
+_OWN_LABELS = {"tenant", *(metric.label for metric in _METRICS)} - {""}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def _label_text(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return f'{name}="{escaped}"'
 
 
 def _label_texts(labels: Mapping[str, str]) -> list[str]:
@@ -146,28 +153,37 @@ def _label_texts(labels: Mapping[str, str]) -> list[str]:
         if name in _OWN_LABELS:
             raise InvalidArgumentError(f"labels: {name!r} is a label of the metrics themselves")
         as_text(value, f"labels[{name!r}]")
-        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-        pairs.append(f'{name}="{escaped}"')
+        pairs.append(_label_text(name, value))
     return pairs
 
 
-def prometheus_text(stats: CacheStats, labels: Mapping[str, str] | None = None) -> str:
+def prometheus_text(
+    stats: CacheStats,
+    labels: Mapping[str, str] | None = None,
+    tenants: Mapping[str, TenantUsage] | None = None,
+) -> str:
     """Every counter of ``stats``, each metric after its help and type.
 
     Args:
         stats: from `Cache.stats`.
         labels: names and values that every sample carries, such as the model's name.
+        tenants: from `Cache.tenants`; those with a quota are shown.
 
     Raises:
         InvalidArgumentError: a label's name or value that Prometheus would refuse, or a name that
-            the metrics use themselves: ``group``, ``limit``, ``reason``.
+            the metrics use themselves: ``group``, ``limit``, ``reason``, ``tenant``.
     """
     shared = _label_texts({} if labels is None else labels)
     lines = []
-    for metric in _METRICS:
-        name = f"kvcache_{metric.name}"
-        lines += [f"# HELP {name} {metric.summary}", f"# TYPE {name} {metric.kind}"]
-        for own, value in metric.samples(stats):
+    whole = [(metric.name, metric.summary, list(metric.samples(stats))) for metric in _METRICS]
+    for_each = [
+        (name, summary, [(_label_text("tenant", tenant), value) for tenant, value in samples])
+        for name, summary, samples in tenant_samples(tenants or {})
+    ]
+    for metric_name, summary, samples in whole + for_each:
+        name, kind = f"kvcache_{metric_name}", _kind(metric_name)
+        lines += [f"# HELP {name} {summary}", f"# TYPE {name} {kind}"]
+        for own, value in samples:
             pairs = ",".join([*shared, own] if own else shared)
             lines.append(f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}")
     return "\n".join(lines) + "\n"

@@ -119,13 +119,14 @@ void bind_dropping(CacheClass& cache) {
           "erase",
           [](Cache& cache, const std::optional<std::string>& name,
              const std::optional<std::string>& adapter, const std::optional<std::string>& salt,
-             const Media& media, const Tokens& tokens) {
+             const Media& media, const Tokens& tokens, const std::optional<std::string>& tenant) {
             const auto span = token_span(tokens);
             const ReleaseGil nogil;
-            return unwrap(
-                cache.erase({name, adapter, salt, media_of(media), {span.begin(), span.end()}}));
+            return unwrap(cache.erase(
+                {name, adapter, salt, media_of(media), {span.begin(), span.end()}, tenant}));
           },
-          py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"))
+          py::arg("name"), py::arg("adapter"), py::arg("salt"), py::arg("media"), py::arg("tokens"),
+          py::arg("tenant"))
       .def(
           "clear", [](Cache& c) { own(c).clear(); }, py::call_guard<ReleaseGil>())
       .def(
@@ -177,10 +178,11 @@ void bind_cache(py::module_& m) {
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
               const std::string& adapter, const std::string& salt, const Media& media,
-              std::optional<std::uint64_t> ttl_ms) {
+              std::optional<std::uint64_t> ttl_ms, const std::string& tenant) {
              const std::string where = path;
              const ReleaseGil nogil;
-             return unwrap(cache.load(where, {name, adapter, salt, media_of(media)}, ttl_ms));
+             return unwrap(
+                 cache.load(where, {name, adapter, salt, media_of(media)}, ttl_ms, tenant));
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())

@@ -14,8 +14,14 @@ using kvcache::Cache;
 using kvcache::CacheEvent;
 using kvcache::EventKind;
 using kvcache::MediaSpan;
+using kvcache::PrefixSpace;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
+
+// A field of the space of what is stored.
+py::bytes field(const CacheEvent& event, std::string PrefixSpace::* name) {
+  return event.space == nullptr ? py::bytes() : py::bytes((*event.space).*name);
+}
 
 py::tuple media_tuple(const MediaSpan& span) {
   return py::make_tuple(span.start, span.length, py::bytes(span.digest));
@@ -37,13 +43,15 @@ void bind_events(py::module_& m) {
       .def_readonly("start", &CacheEvent::start)
       .def_readonly("block_tokens", &CacheEvent::block_tokens)
       .def_readonly("tokens", &CacheEvent::tokens)
-      .def_property_readonly("name", [](const CacheEvent& e) { return py::bytes(e.space.name); })
+      .def_property_readonly("name",
+                             [](const CacheEvent& e) { return field(e, &PrefixSpace::name); })
       .def_property_readonly("adapter",
-                             [](const CacheEvent& e) { return py::bytes(e.space.adapter); })
-      .def_property_readonly("salt", [](const CacheEvent& e) { return py::bytes(e.space.salt); })
+                             [](const CacheEvent& e) { return field(e, &PrefixSpace::adapter); })
+      .def_property_readonly("salt",
+                             [](const CacheEvent& e) { return field(e, &PrefixSpace::salt); })
       .def_property_readonly("media", [](const CacheEvent& e) {
         py::list media;
-        for (const MediaSpan& span : e.space.media) media.append(media_tuple(span));
+        for (const MediaSpan& span : e.media) media.append(media_tuple(span));
         return media;
       });
   m.def(

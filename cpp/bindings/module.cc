@@ -21,6 +21,7 @@ void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_token_tree(py::module_& m);
 void bind_prompt_lookup(py::module_& m);
+void bind_tenants(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_verify_table(py::module_& m);
 void bind_engine_layout(py::module_& m);
@@ -44,6 +45,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_cache(m);
   bind_events(m);
   bind_lifetime(m);
+  bind_tenants(m);
   bind_pages(m);
   bind_page_pool(m);
   bind_verify_table(m);

@@ -43,7 +43,7 @@ TEST_F(Log, AnEventThatGoesOnHasEachItemThatReachesIntoItOnce) {
   store("", 3, 5, media);
   const auto events = log_.take();
   ASSERT_EQ(events.size(), 1U);
-  const auto said = std::span(events[0].event.space.media);
+  const auto said = std::span(events[0].event.media);
   EXPECT_TRUE(std::ranges::equal(said, std::span(media).subspan(2, 3)));
 }
 

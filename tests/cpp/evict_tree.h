@@ -82,6 +82,9 @@ class Tree {
     if (--nodes_[parent].children == 0 && parent != 0) enter(run_unit(parent));
   }
 
+  // Something happens that it does not concern.
+  void tick() { ++clock_; }
+
   std::vector<RunId> runs() const {
     std::vector<RunId> ids;
     for (const auto& [id, node] : nodes_) {
@@ -89,6 +92,7 @@ class Tree {
     }
     return ids;
   }
+  RunId parent(RunId id) const { return nodes_.at(id).parent; }
   std::uint64_t start(RunId id) const { return nodes_.at(id).start; }
   std::uint64_t end(RunId id) const { return nodes_.at(id).path.size(); }
   const std::set<Unit>& candidates() const { return candidates_; }

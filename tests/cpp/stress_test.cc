@@ -36,8 +36,9 @@ struct Seen {
 
 class Worker {
  public:
-  Worker(Cache& cache, std::array<Sequence, 3>& shared, std::uint32_t seed)
-      : cache_(cache), shared_(shared), seed_(seed), rng_(seed) {}
+  // `limits`: whether it may set quotas, for which prefixes give way.
+  Worker(Cache& cache, std::array<Sequence, 3>& shared, std::uint32_t seed, bool limits)
+      : cache_(cache), shared_(shared), limits_(limits), seed_(seed), rng_(seed) {}
 
   void run() {
     for (int i = 0; i < rounds() && error_.empty(); ++i) step();
@@ -69,6 +70,7 @@ class Worker {
     for (std::size_t i = 4; i < tokens.size(); ++i) tokens[i] = static_cast<int>(below(2));
     return tokens;
   }
+  std::string tenant() { return below(2) == 0 ? "a" : "b"; }
   PrefixSpace space() { return {below(8) == 0 ? "other" : "", "", ""}; }
 
   void step() {
@@ -124,6 +126,7 @@ class Worker {
   void open() {
     OpenOptions options;
     if (below(8) == 0) options.ttl_ms = 1 + below(10);
+    if (below(2) == 0) options.hints.tenant = tenant();
     auto sequence = cache_.open(prompt(), space(), options);
     if (!went_well(sequence.status(), "open")) return;
     const std::string wrong = content::wrong_bytes(*sequence);
@@ -280,6 +283,23 @@ class Worker {
     }
     if (below(16) == 0) cache_.clear();
     if (below(8) == 0) cache_.drop_expired();
+    if (below(2) == 0) limit();
+  }
+
+  // A tenant has less, or more; what it has is never beyond all that is stored.
+  void limit() {
+    std::optional<MemoryShare> quota;
+    if (below(3) > 0) quota = MemoryShare{.bytes = below(40) * 4096};
+    if (below(4) == 0) quota = MemoryShare{.fraction = 0.01};
+    if (limits_) went_well(cache_.set_quota(tenant(), quota), "set_quota");
+    for (const TenantUsage& usage : cache_.tenants()) {
+      expect(usage.name == "a" || usage.name == "b", "a tenant nobody named");
+      expect(usage.bytes <= std::uint64_t{40} << 20, "bytes of a tenant");
+    }
+    if (below(8) != 0) return;
+    EraseFilter filter;
+    filter.tenant = tenant();
+    went_well(cache_.erase(filter).status(), "erase");
   }
 
   // Keeps a prefix for a while, or for ever; what is kept can be resumed from.
@@ -302,7 +322,7 @@ class Worker {
                              "_" + std::to_string(seed_);
     const auto saved = cache_.save(path, prompt(), {}, {.replace = true});
     if (saved.is_ok()) {
-      went_well(cache_.load(path, {}).status(), "load");
+      went_well(cache_.load(path, {}, {}, tenant()).status(), "load");
     } else {
       expect(saved.status().code() == StatusCode::kNotFound, saved.status().message());
     }
@@ -363,6 +383,7 @@ class Worker {
 
   Cache& cache_;
   std::array<Sequence, 3>& shared_;
+  const bool limits_;
   const std::uint32_t seed_;
   std::mt19937 rng_;
   std::vector<Sequence> mine_;
@@ -385,13 +406,17 @@ CacheStats stress(std::uint64_t capacity_blocks) {
     sequence = cache->open(Tokens(30, 1), {"shared", "", ""}).value();
   }
   std::vector<Worker> workers;
-  for (std::uint32_t seed = 1; seed <= kThreads; ++seed) workers.emplace_back(*cache, shared, seed);
+  for (std::uint32_t seed = 1; seed <= kThreads; ++seed) {
+    workers.emplace_back(*cache, shared, seed, capacity_blocks > 0);
+  }
   std::vector<std::thread> threads;
   for (Worker& worker : workers) threads.emplace_back([&worker] { worker.run(); });
   for (std::thread& thread : threads) thread.join();
   for (const Worker& worker : workers) EXPECT_EQ(worker.error(), "");
   for (Sequence& sequence : shared) sequence.close();
   cache->clear();
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(cache->set_quota(name, std::nullopt).is_ok());
+  EXPECT_TRUE(cache->tenants().empty());
   const CacheStats stats = cache->stats();
   EXPECT_EQ(stats.used_bytes, 0U);
   EXPECT_EQ(stats.pages + stats.slots + stats.snapshots + stats.ring_snapshots, 0U);

@@ -20,10 +20,11 @@ from model.reference import ReferenceCache
 from model.reference_sequence import ReferenceSequence
 from model.router import Routed
 from model.tables import FORMATS, Page, Tables
+from model.tenants import Tenants
 from support.declarations import paged, recurrent
 from support.int8_oracle import from_bfloat16_bits
 
-from kvcache import Cache, Sequence, StateDecl, StatePlan, _core
+from kvcache import Cache, RequestHints, Sequence, StateDecl, StatePlan, _core
 from kvcache.enums import DType
 from kvcache.errors import OutOfCapacityError, UnsupportedError
 
@@ -147,8 +148,10 @@ def to_engine(rows: np.ndarray, layout: str) -> np.ndarray:
 class Pair:
     """One sequence of the cache and its twin of the reference."""
 
-    def __init__(self, driver: Driver, real: Sequence, twin: ReferenceSequence) -> None:
-        self.driver, self.real, self.twin = driver, real, twin
+    def __init__(
+        self, driver: Driver, real: Sequence, twin: ReferenceSequence, tenant: str = ""
+    ) -> None:
+        self.driver, self.real, self.twin, self.tenant = driver, real, twin, tenant
         self.stale: set[tuple[int, int]] = set()  # (layer, position) written with wrong rows
 
     @property
@@ -218,6 +221,8 @@ class Driver:
         self.pairs: list[Pair] = []
         self.views: list[Views] = []
         self.pins = Pins(self.cache, self.reference, exact)
+        self.tenants = Tenants(self.cache)
+        self.reference.keeps = self.pins.keeps
         self.failures = 0  # operations that found no room
 
     def both(self, real: Callable[[], Any], twin: Callable[[], Any]) -> tuple[Any, Any] | None:
@@ -237,11 +242,19 @@ class Driver:
 
     # ---- Operations -------------------------------------------------------------------------
 
-    def open(self, tokens: list[int], adapter: str = "") -> Pair | None:
+    def open(
+        self, tokens: list[int], adapter: str = "", tenant: str = "", ttl_ms: int = 0
+    ) -> Pair | None:
+        """`ttl_ms`: of what it publishes; 0 for no end. Not where every answer must be exact."""
         found: list[Any] = []  # where the cache starts, and in which pages
+        self.reference.tell_time()
 
         def real() -> Sequence:
-            sequence = self.cache.open(tokens, adapter=adapter)
+            clock = {} if self.exact else {"now_ms": self.reference.now}
+            ttl = ttl_ms / 1000 if ttl_ms else None
+            sequence = self.cache.open(
+                tokens, adapter=adapter, hints=RequestHints(tenant=tenant), ttl=ttl, **clock
+            )
             groups = range(len(self.plan.groups))
             tables = [sequence.block_table(group).tolist() for group in groups]
             found.extend((sequence.cached_tokens, tables))
@@ -257,7 +270,8 @@ class Driver:
         assert sequence.matched_tokens <= matched
         if self.exact:
             assert (sequence.cached_tokens, sequence.matched_tokens) == (best, matched)
-        pair = Pair(self, sequence, twin)
+        twin.ttl = ttl_ms or twin.ttl
+        pair = Pair(self, sequence, twin, tenant)
         self.pairs.append(pair)
         self.check(pair)
         return pair
@@ -374,7 +388,9 @@ class Driver:
 
     def publish(self, pair: Pair) -> None:
         self.check_pages()  # the pages that others may find are noted
+        self.tenants.look()
         assert self.both(pair.real.publish, pair.twin.publish)
+        self.tenants.look(pair.tenant)
         # What a snapshot kept from a trimming that the reference was not told of goes as well.
         for group in range(len(self.plan.groups)):
             pair.twin.let_go(group, pair.real.block_table(group).tolist())
@@ -382,7 +398,7 @@ class Driver:
     def fork(self, pair: Pair) -> None:
         forked = self.both(pair.real.fork, pair.twin.fork)
         if forked is not None:
-            child = Pair(self, *forked)
+            child = Pair(self, *forked, pair.tenant)
             self.pairs.append(child)
             self.check(child)
 
@@ -395,6 +411,7 @@ class Driver:
         self.cache.clear()
         self.reference.clear()
         self.pins.dropped()
+        self.tenants.cleared()
 
     def view(self, pair: Pair, layer: int, start: int, stop: int) -> None:
         """Pins rows where they lie; complete ones go on showing what they show."""
@@ -543,6 +560,7 @@ class Driver:
 
     def check_ledger(self) -> None:
         self.pins.check()
+        self.tenants.check()
         stats = self.cache.stats()
         assert stats.used_bytes <= stats.committed_bytes
         assert stats.committed_bytes <= min(stats.peak_bytes, stats.budget_bytes)

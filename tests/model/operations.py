@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from model.driver import INTEGERS, Driver, Pair, values
 from model.outcome import outcome
+from model.tenants import NAMES
 
 from kvcache import Batch, Cache
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
@@ -104,6 +105,11 @@ def an_adapter(draw: Draw) -> str:
     return draw.pick(["", "", "a"])
 
 
+def a_ttl(driver: Driver, draw: Draw) -> int:
+    """Milliseconds, 0 for no end: which of what has ended is there the reference cannot say."""
+    return 0 if driver.exact else draw.pick([0, 0, 50])
+
+
 # ---- On the cache ---------------------------------------------------------------------------
 
 
@@ -112,7 +118,32 @@ def open_(driver: Driver, draw: Draw) -> None:
     tokens, adapter = some_prompt(driver, draw), an_adapter(draw)
     if tokens:
         driver.explain(tokens, adapter)
-    driver.open(tokens, adapter)
+    driver.open(tokens, adapter, draw.pick(NAMES), a_ttl(driver, draw))
+
+
+@on_cache(0.5)
+def wait(driver: Driver, draw: Draw) -> None:
+    """Time passes; the next open says so."""
+    driver.reference.wait(0 if driver.exact else draw.integer(1, 40))
+    if draw.integer(0, 3) == 0:
+        driver.cache.drop_expired()
+
+
+@on_cache(0.5)
+def set_quota(driver: Driver, draw: Draw) -> None:
+    """The reference knows no limits: it says what there may be at most."""
+    if driver.exact:
+        return
+    blocks = draw.integer(0, 12)  # the last is no quota
+    quota = blocks * (driver.plan.block_bytes + driver.plan.slot_bytes) // 2
+    driver.tenants.set_quota(draw.pick(NAMES[1:]), None if blocks == 12 else quota)
+
+
+@on_cache(0.2)
+def erase_tenant(driver: Driver, draw: Draw) -> None:
+    if not driver.exact:
+        driver.tenants.erase(draw.pick(NAMES[1:]))
+        driver.pins.forget_dropped()
 
 
 @on_cache(0.1)
@@ -155,6 +186,7 @@ def save_and_load(driver: Driver, draw: Draw) -> None:
             lossy = isinstance(refused, UnsupportedError) and driver.has_lossy(adapter, tokens)
             assert expected == 0 or lossy or not driver.exact, refused
             return
+        driver.tenants.is_known &= driver.exact  # one call may evict a page and load into it
         assert driver.cache.load(path, adapter=adapter) == saved
         other = Cache(driver.plan)
         assert other.load(path, adapter=adapter) == saved

@@ -38,6 +38,16 @@ class Pins:
         assert not any(pin.is_held for pin, _, _ in self.held)
         self.held.clear()
 
+    def forget_dropped(self) -> None:
+        """Some were ended by an erase."""
+        self.held = [each for each in self.held if each[0].is_held]
+
+    def keeps(self, space: object, prefix: tuple[int, ...]) -> bool:
+        return any(
+            adapter == space and tuple(tokens[: len(prefix)]) == prefix
+            for _, adapter, tokens in self.held
+        )
+
     def check(self) -> None:
         for pin, adapter, tokens in self.held:
             assert pin.is_held

@@ -7,7 +7,7 @@ but for which pages are shared: see `model.tables`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from model.needs import Needs
 from model.reference_sequence import ReferenceSequence
@@ -25,11 +25,28 @@ class ReferenceCache(Needs):
         self.ring_depth = plan.ring_depth
         self.open_sequences: list[ReferenceSequence] = []
         self.index: dict[Hashable, dict[tuple[int, ...], Known]] = {}
+        self.now = 0  # milliseconds
+        self.waiting = 0  # that have passed and that the cache was not told of
+        self.keeps: Callable[[Hashable, tuple[int, ...]], bool] = lambda *_: False  # pinned
+
+    def wait(self, ms: int) -> None:
+        self.waiting += ms
+
+    def tell_time(self) -> None:
+        self.now, self.waiting = self.now + self.waiting, 0
+
+    def lives(self, space: Hashable, prefix: tuple[int, ...]) -> bool:
+        """Whether it is known, and has not ended. A hit renews no more than it finds."""
+        known = self.index.get(space, {}).get(prefix)
+        return known is not None and (known.end > self.now or self.keeps(space, prefix))
+
+    def renew(self, known: Known, ttl: float) -> None:
+        known.ttl = max(known.ttl, ttl)
+        known.end = max(known.end, self.now + known.ttl)
 
     def matched(self, space: Hashable, tokens: list[int]) -> int:
-        known = self.index.get(space, {})
         n = 0
-        while n < len(tokens) and tuple(tokens[: n + 1]) in known:
+        while n < len(tokens) and self.lives(space, tuple(tokens[: n + 1])):
             n += 1
         return n
 
@@ -79,6 +96,8 @@ class ReferenceCache(Needs):
         assert n <= matched
         assert self.can_hit(space, tokens, n)
         sequence = ReferenceSequence(self, space, list(tokens))
+        for p in range(1, matched + 1):
+            self.renew(self.index[space][tuple(tokens[:p])], 0)
         path = [self.index[space][tuple(tokens[:p])] for p in range(1, n + 1)]
         for p, known in enumerate(path):
             for layer, row in known.rows.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class ReferenceSequence:
         self.ring_cursor = 0
         self.drafts: list[int] | None = None  # of an open verify session
         self.tables = Tables(cache)
+        self.ttl = math.inf  # milliseconds, of what it publishes
         self.is_open = True
 
     def _check_open(self) -> None:
@@ -138,6 +140,7 @@ class ReferenceSequence:
         known = self.cache.index.setdefault(self.space, {})
         for p in range(self.length):
             here = known.setdefault(tuple(self.tokens[: p + 1]), Known())
+            self.cache.renew(here, self.ttl)
             for layer, rows in self.rows.items():
                 if p in rows:
                     here.rows.setdefault(layer, rows[p])
@@ -168,6 +171,7 @@ class ReferenceSequence:
         child.rows = {layer: dict(rows) for layer, rows in self.rows.items()}
         child.written, child.kept = dict(self.written), dict(self.kept)
         child.resumable = set(self.resumable)
+        child.ttl = self.ttl
         child.records = {stream: list(known) for stream, known in self.records.items()}
         child.length = self.length
         child.tables = self.tables.fork(self.length)

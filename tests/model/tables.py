@@ -44,6 +44,8 @@ class Known:
     records: dict[Stream, Row] = field(default_factory=dict)  # those that end here
     pages: dict[int, list[Page]] = field(default_factory=dict)  # by group; what may hold the rows
     snapshot: Snapshot | None = None
+    ttl: float = 0  # milliseconds
+    end: float = 0  # of its time, at the latest
 
 
 class Tables:

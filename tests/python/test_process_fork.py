@@ -45,6 +45,8 @@ CALLS: dict[type, dict[str, Call]] = {
         "save": lambda cache: cache.save("unused", [1, 2]),
         "load": lambda cache: cache.load("unused"),
         "pages": lambda cache: cache.pages(0, "attention.keys"),
+        "set_quota": lambda cache: cache.set_quota("t", 1),
+        "tenants": lambda cache: cache.tenants(),
         "drop_expired": lambda cache: cache.drop_expired(),
         "pin": lambda cache: cache.pin([1, 2]),
         "resize": lambda cache: cache.resize("1MiB"),

@@ -34,6 +34,7 @@
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
+#include "kvcache/tenants.h"
 
 namespace kvcache {
 
@@ -65,6 +66,9 @@ struct EraseFilter {
   std::optional<std::string> salt;
   std::vector<MediaSpan> media;
   std::vector<std::int32_t> tokens;
+  // What a tenant is charged for. Its prefixes that others continue, or resume inside, stay and are
+  // nobody's from then on; of others', its snapshots go.
+  std::optional<std::string> tenant = {};
 };
 
 struct SaveOptions {
@@ -169,9 +173,11 @@ class Cache {
   // its positions. Everything is checked before anything changes. kCorruption: damage, naming the
   // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
   // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
-  // `ttl_ms` as in OpenOptions.
+  // `ttl_ms` as in OpenOptions. `tenant` is charged for what it adds. kOutOfCapacity, too: its
+  // quota has no room for all of it.
   Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space,
-                             std::optional<std::uint64_t> ttl_ms = {});
+                             std::optional<std::uint64_t> ttl_ms = {},
+                             const std::string& tenant = {});
 
   // Which whole blocks and which snapshots have become or stopped being available since the last
   // call, in order. Once more happened than `event_capacity` lets wait, the answer is kCleared and
@@ -197,7 +203,8 @@ class Cache {
   // Drops every stored prefix, pinned ones too; open sequences keep what they hold.
   void clear();
   // Drops what has outlived its time to live, which nothing finds any more; without this call it
-  // goes when memory is needed, before anything else. Returns blocks.
+  // goes when memory is needed, before anything else, or when events are taken, which tell routers
+  // of it. Returns blocks.
   std::uint64_t drop_expired();
   // Drops every stored prefix in constant time, because other weights compute other state. Open
   // sequences go on with what they hold, but their publish() stores nothing any more. `weights`
@@ -205,8 +212,17 @@ class Cache {
   void bump_epoch(std::string weights);
   // Drops what agrees with every field given, and with `tokens`, which need a whole space: the
   // paths that begin with them and what led only there. Returns blocks. kInvalidArgument: tokens
-  // without a space.
+  // without a space, or a tenant without a name.
   Result<std::uint64_t> erase(const EraseFilter& filter);
+
+  // Limits what is stored for a tenant, see tenants.h; none: no limit. A share of the budget
+  // follows resize(). Where more is stored already, the tenant's own prefixes are evicted until the
+  // rest fits; what is pinned, held by open sequences or continued by others stays, nothing is
+  // added to it, and it goes when the tenant's sequences close or it stores more.
+  // kInvalidArgument: no name, or a share outside 0..1.
+  Status set_quota(const std::string& tenant, const std::optional<MemoryShare>& quota);
+  // Tenants that have something stored, or a quota, by name.
+  std::vector<TenantUsage> tenants() const;
 
   // Another budget, from now on. Downwards it evicts stored prefixes until they fit and gives the
   // memory back to the system; upwards it only allows more. Live bytes stay where they are.

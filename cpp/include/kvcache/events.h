@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -26,7 +27,9 @@ struct CacheEvent {
   // Of each block; a snapshot inside a block has the tokens since the block began.
   std::uint32_t block_tokens = 0;
   std::vector<std::int32_t> tokens;  // block_tokens for each name
-  PrefixSpace space;                 // media: those that reach into the tokens
+  std::vector<MediaSpan> media;      // those that reach into the tokens
+  // Without media; events of one space that were taken together share it. Null: nothing is stored.
+  std::shared_ptr<const PrefixSpace> space;
 };
 
 }  // namespace kvcache

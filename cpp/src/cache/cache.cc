@@ -74,7 +74,7 @@ std::vector<std::string> policy_names() {
 
 CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
                      std::unique_ptr<arena::Arena> arena_value,
-                     std::unique_ptr<evict::Policy> policy)
+                     std::unique_ptr<evict::Policy> policy, const evict::Costs& costs)
     : plan(std::move(plan_value)),
       backing(options.backing),
       capacity_blocks(options.capacity_blocks),
@@ -89,6 +89,12 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
       index(plan, pools, std::move(policy), placement.snapshots_per_path),
       records_events(options.event_capacity > 0) {
   if (records_events) index.record_events(options.event_capacity);
+  // One tenant's is told a part of what the cache's is.
+  evict::Costs of_one = costs;
+  of_one.metadata_bytes /= 16;
+  index.set_policy_maker([name = options.policy, of_one] {
+    return std::move(evict::make_policy(name, of_one)).value();
+  });
 }
 
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
@@ -115,7 +121,8 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
                                     options.max_memory_bytes);
   if (!arena) return arena.status();
   return std::shared_ptr<CacheCore>(
-      new CacheCore(std::move(plan), options, std::move(arena).value(), std::move(policy).value()),
+      new CacheCore(std::move(plan), options, std::move(arena).value(), std::move(policy).value(),
+                    *costs),
       DeleteInOwnProcess());
 }
 
@@ -226,6 +233,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     sequence->prompt_tokens = tokens.size();
     sequence->hint = hint_key(options.hints);
     sequence->ttl_ms = ttl_ms;
+    sequence->tenant = options.hints.tenant;
     sequence->branches = std::move(match.branches);
     sequence->resident_snapshots = match.resident;
     ++core.counters.open_sequences;

@@ -67,9 +67,13 @@ class CacheCore final : public arena::ItemSource {
     if (callers || index.is_timed()) index.set_now(clock.read(callers));
   }
   // Locked. RadixIndex::insert() at the present time.
-  void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-              const prefix::BlockTables& tables, std::span<const arena::SnapshotRef> snapshots,
-              const prefix::PathNames& names, std::uint64_t ttl_ms);
+  std::uint64_t insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                       const prefix::BlockTables& tables,
+                       std::span<const arena::SnapshotRef> snapshots,
+                       const prefix::PathNames& names, std::uint64_t ttl_ms,
+                       const std::string& tenant, bool whole = false);
+  // Locked. Quotas that are shares, of the budget there is now.
+  void follow_budget();
   // Locked. RadixIndex::evict_one() at the present time.
   bool evict_one();
   // Locked. Of the budget, or of what `capacity_blocks` leaves of it.
@@ -101,7 +105,8 @@ class CacheCore final : public arena::ItemSource {
 
  private:
   CacheCore(StatePlan plan_value, const CacheOptions& options,
-            std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy);
+            std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy,
+            const evict::Costs& costs);
 };
 
 // Of a handle that never had a sequence, or has given it away.
@@ -119,6 +124,7 @@ struct SequenceCore {
   std::uint64_t prompt_tokens = 0;
   std::uint32_t hint = 0;
   std::uint64_t ttl_ms = kForever;  // of what it publishes
+  std::string tenant;               // who is charged for it
   // What placement knows of the path: where others parted from it, snapshots it holds already, and
   // what the caller marked.
   std::vector<std::uint64_t> branches;

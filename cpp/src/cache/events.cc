@@ -1,4 +1,5 @@
 // Events for routers: the names of paths, hashed outside the cache's lock, and what is taken.
+#include <unordered_map>
 #include <utility>
 
 #include "cache/cache_core.h"
@@ -13,15 +14,16 @@ Status check_recorded(const CacheCore& core) {
       "this cache records no events; make it with an event_capacity, such as 100000");
 }
 
-// The key of a space into its fields.
+// The key of a space into its fields, once for all events of it.
 std::vector<CacheEvent> with_spaces(std::vector<prefix::LoggedEvent> logged) {
+  std::unordered_map<const std::string*, std::shared_ptr<const PrefixSpace>> spaces;
   std::vector<CacheEvent> events;
   events.reserve(logged.size());
   for (prefix::LoggedEvent& each : logged) {
-    if (each.event.kind == EventKind::kStored) {
-      PrefixSpace space = space_of(*each.key);
-      space.media = std::move(each.event.space.media);
-      each.event.space = std::move(space);
+    if (each.key != nullptr) {
+      auto& space = spaces[each.key.get()];
+      if (space == nullptr) space = std::make_shared<const PrefixSpace>(space_of(*each.key));
+      each.event.space = space;
     }
     events.push_back(std::move(each.event));
   }
@@ -36,6 +38,9 @@ Result<std::vector<CacheEvent>> given(
   std::vector<prefix::LoggedEvent> logged;
   {
     const std::lock_guard lock(core.mutex);
+    // Routers are told of what has ended, though nobody needs its memory.
+    core.tell_time({});
+    if (core.index.is_timed()) core.index.drop_expired();
     logged = (core.index.*give)();
   }
   try {

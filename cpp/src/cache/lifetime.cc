@@ -9,12 +9,13 @@ Status check_ttl(std::uint64_t ttl_ms) {
   return Status::invalid_argument("ttl_ms: must be above 0; without one the cache's counts");
 }
 
-void CacheCore::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                       const prefix::BlockTables& tables,
-                       std::span<const arena::SnapshotRef> snapshots,
-                       const prefix::PathNames& names, std::uint64_t ttl) {
+std::uint64_t CacheCore::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                                const prefix::BlockTables& tables,
+                                std::span<const arena::SnapshotRef> snapshots,
+                                const prefix::PathNames& names, std::uint64_t ttl,
+                                const std::string& tenant, bool whole) {
   if (ttl != kForever || index.is_timed()) index.set_now(clock.read({}));
-  index.insert(space, tokens, tables, snapshots, names, ttl);
+  return index.insert(space, tokens, tables, snapshots, names, ttl, tenant, whole);
 }
 
 std::uint64_t Cache::drop_expired() {

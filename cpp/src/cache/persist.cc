@@ -261,7 +261,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
 }
 
 Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space,
-                                  std::optional<std::uint64_t> ttl_ms) {
+                                  std::optional<std::uint64_t> ttl_ms, const std::string& tenant) {
   CacheCore& core = *core_;
   const std::uint64_t ttl = ttl_ms.value_or(core.ttl_ms);
   if (Status status = check_ttl(ttl); !status) return status;
@@ -285,7 +285,7 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     core.tell_time({});
     if (is_resident(core, where.ref(), *file)) {
       const prefix::Match match = match_whole(core, where.ref(), file->tokens());
-      core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl);
+      core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl, tenant);
       return shape.tokens;
     }
     if (Status status = check_budget(core, shape, filled); !status) return status;
@@ -302,7 +302,12 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   if (where.epoch != core.index.epoch()) {
     return Status::not_found("load: the weights have changed meanwhile, so nothing was kept");
   }
-  core.insert(where.ref(), file->tokens(), pins.pages, snapshots, names, ttl);
+  const std::uint64_t kept =
+      core.insert(where.ref(), file->tokens(), pins.pages, snapshots, names, ttl, tenant, true);
+  if (kept < shape.tokens) {
+    return Status::out_of_capacity("load: the quota of tenant '", tenant, "' has no room for all ",
+                                   shape.tokens, " positions; raise it with set_quota()");
+  }
   evict::Completion facts;
   facts.now_ms = CacheCore::now_ms({});
   facts.prompt_tokens = shape.tokens;

@@ -36,6 +36,7 @@ Status Cache::resize(std::uint64_t memory_bytes) {
     }
   }
   arena.resize(memory_bytes);
+  core_->follow_budget();
   return Status::ok();
 }
 

@@ -80,6 +80,7 @@ void Sequence::close(const CloseOptions& options) {
   core_->state->release();
   core_->state.reset();
   --core_->cache->counters.open_sequences;
+  core_->cache->index.trim(core_->tenant);
   core_->cache->trim_ledger();
 }
 
@@ -192,7 +193,7 @@ Status Sequence::publish() {
   const prefix::PathNames names = core_->path_names(end);
   const std::lock_guard lock(cache.mutex);
   cache.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
-               state.snapshots(), names, core_->ttl_ms);
+               state.snapshots(), names, core_->ttl_ms, core_->tenant);
   state.mark_seen(end);
   state.forget_snapshots();
   return Status::ok();
@@ -217,6 +218,7 @@ Result<Sequence> Sequence::fork() {
   child->prompt_tokens = core_->prompt_tokens;
   child->hint = core_->hint;
   child->ttl_ms = core_->ttl_ms;
+  child->tenant = core_->tenant;
   child->branches = core_->branches;
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;

@@ -81,14 +81,20 @@ Result<std::uint64_t> Cache::erase(const EraseFilter& filter) {
     return Status::invalid_argument(
         "erase: tokens need a whole space: namespace, adapter and salt, empty ones included");
   }
+  if (filter.tenant && filter.tenant->empty()) {
+    return Status::invalid_argument("erase: a tenant needs a name");
+  }
   const std::lock_guard lock(core_->mutex);
   if (filter.tokens.empty()) {
-    return core_->index.erase_spaces([&](std::string_view key) { return agrees(key, filter); });
+    const auto chosen = [&](std::string_view key) { return agrees(key, filter); };
+    return filter.tenant ? core_->index.erase_tenant(*filter.tenant, chosen)
+                         : core_->index.erase_spaces(chosen);
   }
   if (Status status = check_media(filter.media, 0, filter.tokens.size()); !status) return status;
   const std::string key = space_key({*filter.name, *filter.adapter, *filter.salt});
   const SpaceRef space(key, filter.media, SpaceRef::kAnyEpoch);
-  return core_->index.erase_prefix(space, filter.tokens);
+  return filter.tenant ? core_->index.erase_tenant(*filter.tenant, space, filter.tokens)
+                       : core_->index.erase_prefix(space, filter.tokens);
 }
 
 }  // namespace kvcache

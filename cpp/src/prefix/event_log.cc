@@ -9,7 +9,7 @@ namespace {
 // Items ascend and are apart: those that reach into [begin, end) lie side by side.
 void add_media(CacheEvent& event, std::span<const MediaSpan> media, std::uint64_t begin,
                std::uint64_t end) {
-  auto& known = event.space.media;
+  auto& known = event.media;
   if (!known.empty()) begin = std::max(begin, known.back().start + known.back().length);
   auto item = std::partition_point(media.begin(), media.end(), [=](const MediaSpan& each) {
     return each.start + each.length <= begin;

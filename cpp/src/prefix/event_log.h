@@ -15,8 +15,8 @@
 
 namespace kvcache::prefix {
 
-// An event whose space is its key, which all events of the space share: `event.space` has the media
-// alone. No key: nothing is stored.
+// An event whose space is its key, which all events of the space share; `event.space` is null. No
+// key: nothing is stored.
 struct LoggedEvent {
   CacheEvent event;
   std::shared_ptr<const std::string> key;

@@ -1,5 +1,7 @@
 #include "prefix/pins.h"
 
+#include <algorithm>
+
 namespace kvcache::prefix {
 namespace {
 
@@ -23,6 +25,16 @@ std::vector<PinId> PinTable::ending_at(RunId run) const {
   std::vector<PinId> ids;
   const auto [first, last] = ends_.equal_range(run);
   for (auto at = first; at != last; ++at) ids.push_back(at->second);
+  return ids;
+}
+
+std::vector<PinId> PinTable::holding(SnapshotIndex snapshot) const {
+  std::vector<PinId> ids;
+  if (!holds_snapshot(snapshot)) return ids;
+  for (const auto& [id, record] : pins_) {
+    const auto& held = record.snapshots;
+    if (std::find(held.begin(), held.end(), snapshot) != held.end()) ids.push_back(id);
+  }
   return ids;
 }
 

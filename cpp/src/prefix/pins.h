@@ -47,6 +47,8 @@ class PinTable {
   const PinRecord* find(PinId id) const;
   // The pins that end at a run.
   std::vector<PinId> ending_at(RunId run) const;
+  // The pins that hold a snapshot. O(pins).
+  std::vector<PinId> holding(SnapshotIndex snapshot) const;
   // The next pin that has lapsed at `now`, or 0.
   PinId lapsed(std::uint64_t now) const {
     return leases_.empty() || leases_.begin()->first > now ? 0 : leases_.begin()->second;

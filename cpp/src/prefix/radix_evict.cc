@@ -40,17 +40,23 @@ bool RadixIndex::evict_one() {
 
 // What open sequences hold would free nothing. A run that was in the way stays out of the policy's
 // sight until a request ends on it, so that every victim does not pass over it again.
-std::optional<evict::Unit> RadixIndex::find_victim() {
+// With a tenant: among its own, but for the run `kept` and what takes others' state along.
+std::optional<evict::Unit> RadixIndex::find_victim(TenantId tenant, NodeId kept) {
   std::vector<NodeId> held;
-  const auto victim = policy_->victim([&](evict::Unit unit) {
+  const auto may_go = [&](evict::Unit unit) {
     if (unit.kind == evict::UnitKind::kSnapshot) {
       const Snapshot& snapshot = snapshots_[unit.id];
       return !pools_.of(snapshot.format).in_use(snapshot.item);
     }
-    if (!tail_in_use(unit.id)) return true;
-    held.push_back(unit.id);
-    return false;
-  });
+    if (unit.id == kept) return false;
+    if (tail_in_use(unit.id)) {
+      held.push_back(unit.id);
+      return false;
+    }
+    return tenant == kNobody || !frees_others(unit.id, tenant);
+  };
+  const auto victim =
+      tenant == kNobody ? policy_->victim(may_go) : orders_->victim_of(tenant, may_go);
   for (const NodeId id : held) {
     parked_.insert(id);
     policy_->erase(evict::run_unit(id));
@@ -92,7 +98,11 @@ void RadixIndex::remove_snapshot(std::uint32_t index) {
     if (events_) tell_snapshot_removed(index);
     policy_->erase(evict::snapshot_unit(index));
     policy_->remove_snapshot(index);
-    pools_.of(snapshot.format).release_indexed(snapshot.item);
+    const TenantId tenant = owner(evict::snapshot_unit(index));
+    if (tenant != kNobody && !reaping_) {
+      tenants_[tenant].usage.evicted_snapshots += leaving_ == MissReason::kEvicted;
+    }
+    drop_snapshot(snapshot.format, snapshot.item);
     --counts_.snapshots;
     if (!reaping_) {
       removals_.thinned_snapshots += leaving_ == MissReason::kThinned;
@@ -111,6 +121,9 @@ void RadixIndex::evict_tail(NodeId id) {
   remember(id, nodes_[id].end(), GhostKind::kRun);
   drop_last_block(id);
   ++counts_.evicted_blocks;
+  if (const TenantId tenant = nodes_[id].tenant; tenant != kNobody) {
+    ++tenants_[tenant].usage.evicted_blocks;
+  }
   const bool gone = nodes_[id].tokens.empty();
   if (gone) set_candidate(id, false);
   policy_->shrink_run(id, gone ? start : nodes_[id].end());
@@ -129,13 +142,13 @@ void RadixIndex::drop_last_block(NodeId id) {
     const ItemId page = node.pages[group].back();
     if (page != kNoItem) {
       if (events_) tell_removed(id, group, node.pages[group].size() - 1);
-      pools_.pages[group]->release_indexed(page);
+      drop_page(group, page);
     }
     node.pages[group].pop_back();
   }
   if (events_) events_->cut_run(id, last - block_of(node.start));
   counts_.tokens -= node.end() - new_end;
-  --counts_.blocks;
+  count_blocks(id, -1);
   // The edge is keyed by the first token, which is needed once more when the run is gone.
   if (new_end == node.start) erase_edge(id);
   node.tokens.resize(new_end - node.start);
@@ -210,6 +223,8 @@ void RadixIndex::drop_all() {
   stale_.blocks += std::exchange(counts_.blocks, 0);
   stale_.tokens += std::exchange(counts_.tokens, 0);
   stale_.snapshots += std::exchange(counts_.snapshots, 0);
+  tenants_.drop_all();
+  if (orders_ != nullptr) orders_->forget_all();
 }
 
 std::size_t RadixIndex::reap(std::size_t most) {
@@ -263,12 +278,12 @@ void RadixIndex::remove_leaf(NodeId id) {
   if (events_) tell_run_removed(id);
   for (std::size_t group = 0; group < node.pages.size(); ++group) {
     for (const ItemId page : node.pages[group]) {
-      if (page != kNoItem) pools_.pages[group]->release_indexed(page);
+      if (page != kNoItem) drop_page(group, page);
     }
   }
   if (!node.is_root()) {
     counts_.tokens -= node.tokens.size();
-    counts_.blocks -= blocks_to(node.end()) - block_of(node.start);
+    count_blocks(id, -static_cast<std::int64_t>(blocks_to(node.end()) - block_of(node.start)));
     set_candidate(id, false);
     policy_->shrink_run(id, node.start);
     erase_edge(id);

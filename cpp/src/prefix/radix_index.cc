@@ -19,7 +19,8 @@ RadixIndex::RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evi
       has_windows_(std::any_of(plan.groups().begin(), plan.groups().end(),
                                [](const Group& group) { return !is_whole(group); })),
       ghosts_(std::min<std::uint64_t>(plan.options().memory_bytes / 256, 1 << 20)),
-      pins_(pools_) {
+      pins_(pools_),
+      tenants_(pools_.pages.size() + kSnapshotFormats) {
   removals_.window_pages.resize(plan.groups().size());
 }
 
@@ -29,69 +30,95 @@ std::uint64_t RadixIndex::blocks_to(std::uint64_t end) const {
 
 // ---- Writing ----------------------------------------------------------------------------------
 
-void RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                        const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-                        const PathNames& names, std::uint64_t ttl) {
-  if (tokens.empty()) return;
+std::uint64_t RadixIndex::insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                                 const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+                                 const PathNames& names, std::uint64_t ttl, std::string_view tenant,
+                                 bool whole) {
+  if (tokens.empty()) return 0;
   // What other weights have computed is of no use to anybody.
-  if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return;
+  if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return 0;
   try {
-    add_path(space, tokens, tables, snapshots, names, ttl);
+    return add_path({space, tokens, tables, snapshots, names, ttl, whole}, tenant);
   } catch (...) {
     if (events_) events_->lose();  // what was added so far is not told
     throw;
   }
 }
 
-void RadixIndex::add_path(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                          const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-                          const PathNames& names, std::uint64_t ttl) {
+std::uint64_t RadixIndex::add_path(Insertion what, std::string_view tenant) {
   ++clock_;
   reap(1);
-  NodeId parent = root_of(space, true);
-  std::vector<NodeId> path;
+  what.tenant = tenants_.enter(tenant);
+  std::vector<NodeId> path = cut_path(what.space, what.tokens);
+  for (const NodeId id : path) lives_.renew(id, what.ttl, now_);
+  Portion portion;
+  if (tenants_.is_limited(what.tenant) && !admit(path, what, portion)) {
+    return path.empty() ? 0 : nodes_[path.back()].end();
+  }
+  // What was evicted for it may have been all of its space.
+  NodeId parent = path.empty() ? root_of(what.space, true) : path.back();
+  if (orders_ != nullptr && orders_->has(what.tenant)) {
+    const NodeId root = path.empty() ? parent : nodes_[path.front()].parent;
+    join_path(what.tenant, root, path, what.tokens);
+  }
   std::vector<Hole> filled;
-  for (const Step& step : walk(parent, tokens, space.media)) {
-    NodeId id = step.node;
-    if (step.end < nodes_[id].end()) id = split(id, step.end);
-    fill_holes(id, tables, filled);
-    path.push_back(id);
-    parent = id;
+  if (what.fills && has_windows_) {
+    for (const NodeId id : path) fill_holes(id, what, filled);
   }
   const std::size_t known = path.size();
-  append(parent, space, tokens, tables, path);
-  renew(path, path.size() - known, ttl);
-  for (const NodeId id : path) policy_->use(evict::run_unit(id), clock_);
-  for (const SnapshotRef& ref : snapshots) {
+  append(parent, what, path);
+  for (std::size_t i = known; i < path.size(); ++i) {
+    lives_.begin(path[i], nodes_[path[i]].start, what.ttl, now_);
+  }
+  for (const NodeId id : path) {
+    policy_->use(evict::run_unit(id), clock_);
+    nodes_[id].used = clock_;
+  }
+  for (const SnapshotRef& ref : what.snapshots) {
     for (const NodeId id : path) {
       if (ref.position > nodes_[id].start && ref.position <= nodes_[id].end()) {
-        add_snapshot(id, ref);
+        add_snapshot(id, ref, what.tenant);
       }
     }
   }
   thin_path(path);
-  if (events_) tell_inserted(space, tokens, path, filled, names);
+  if (events_) tell_inserted(what.space, what.tokens, path, filled, what.names);
   if (has_windows_) {
     for (const NodeId id : path) queue_windows(id);
   }
+  tenants_.settle(what.tenant);
+  return what.tokens.size();
+}
+
+// The runs of a path that are known. A run that goes on in another way is cut where it does.
+std::vector<RadixIndex::NodeId> RadixIndex::cut_path(const SpaceRef& space,
+                                                     std::span<const std::int32_t> tokens) {
+  std::vector<NodeId> path;
+  const NodeId root = root_of(space, false);
+  if (root == kNoNode) return path;
+  for (const Step& step : walk(root, tokens, space.media)) {
+    const bool goes_on = step.end < nodes_[step.node].end();
+    path.push_back(goes_on ? split(step.node, step.end) : step.node);
+  }
+  return path;
 }
 
 // Adds what is not known yet: a run up to the next media item, then one that begins with each.
-void RadixIndex::append(NodeId parent, const SpaceRef& space, std::span<const std::int32_t> tokens,
-                        const BlockTables& tables, std::vector<NodeId>& path) {
+void RadixIndex::append(NodeId parent, const Insertion& what, std::vector<NodeId>& path) {
+  const auto tokens = what.tokens;
+  const auto media = what.space.media;
   std::uint64_t known = path.empty() ? 0 : nodes_[parent].end();
-  auto item = space.media.begin();
+  auto item = media.begin();
   while (known < tokens.size()) {
-    while (item != space.media.end() && item->start < known) ++item;
-    const bool at_item = item != space.media.end() && item->start == known;
+    while (item != media.end() && item->start < known) ++item;
+    const bool at_item = item != media.end() && item->start == known;
     const std::string label = at_item ? media_label(*item) : std::string();
     item += at_item;
-    const std::uint64_t stop = item == space.media.end()
-                                   ? tokens.size()
-                                   : std::min<std::uint64_t>(item->start, tokens.size());
+    const std::uint64_t stop =
+        item == media.end() ? tokens.size() : std::min<std::uint64_t>(item->start, tokens.size());
     const auto run = tokens.first(stop);
-    if (at_item || path.empty() || !try_extend(parent, run, tables)) {
-      parent = add_child(parent, known, run, tables, label);
+    if (at_item || path.empty() || !try_extend(parent, run, what)) {
+      parent = add_child(parent, known, run, what, label);
       path.push_back(parent);
     }
     known = stop;
@@ -188,6 +215,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
 }
 
 void RadixIndex::free_node(NodeId id) {
+  if (!nodes_[id].is_root()) tenants_.remove_run(nodes_[id].tenant);
   nodes_[id] = Node();
   forget_keys(id);
   lives_.forget(id);
@@ -210,6 +238,9 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
 
   if (events_) events_->reserve_split(upper_id, lower_skip);
   upper.start = lower.start;
+  upper.tenant = lower.tenant;
+  upper.used = lower.used;
+  tenants_.add_run(upper.tenant);
   upper.label = std::exchange(lower.label, {});
   upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + cut);
   upper.pages.resize(lower.pages.size());
@@ -221,7 +252,7 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
     }
     pages.erase(pages.begin(), pages.begin() + lower_skip);
   }
-  counts_.blocks += upper_blocks - lower_skip;
+  count_blocks(upper_id, static_cast<std::int64_t>(upper_blocks - lower_skip));
   while (!lower.snapshots.empty() && snapshots_[lower.snapshots.front()].position <= position) {
     snapshots_[lower.snapshots.front()].node = upper_id;
     upper.snapshots.push_back(lower.snapshots.front());
@@ -243,12 +274,13 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   return upper_id;
 }
 
-// A leaf grows in place when the new run continues the very pages it ends with. Where a pin ends, a
-// run ends.
+// A leaf grows in place when the new run continues the very pages it ends with, and is the same
+// tenant's. Where a pin ends, a run ends.
 bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
-                            const BlockTables& tables) {
+                            const Insertion& what) {
+  const BlockTables& tables = what.tables;
   Node& node = nodes_[id];
-  if (node.children != 0 || pins_.covers(id)) return false;
+  if (node.children != 0 || node.tenant != what.tenant || pins_.covers(id)) return false;
   const std::uint64_t first = block_of(node.start);
   const std::uint64_t old_blocks = blocks_to(node.end());
   if (node.end() % plan_.block_tokens() != 0) {
@@ -263,24 +295,27 @@ bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
   for (std::size_t group = 0; group < tables.size(); ++group) {
     for (std::uint64_t b = old_blocks; b < new_blocks; ++b) {
       const ItemId page = tables[group][b];
-      if (page != kNoItem) pools_.pages[group]->retain_indexed(page);
+      if (page != kNoItem) take_page(group, page, what.tenant);
       node.pages[group].push_back(page);
     }
   }
   counts_.tokens += rest.size();
-  counts_.blocks += new_blocks - old_blocks;
+  count_blocks(id, static_cast<std::int64_t>(new_blocks - old_blocks));
   policy_->grow_run(id, tokens);
   return true;
 }
 
 RadixIndex::NodeId RadixIndex::add_child(NodeId parent, std::uint64_t start,
                                          std::span<const std::int32_t> tokens,
-                                         const BlockTables& tables, std::string label) {
+                                         const Insertion& what, std::string label) {
+  const BlockTables& tables = what.tables;
   const NodeId id = new_node();
   Node& node = nodes_[id];
   set_candidate(parent, false);
   const auto rest = tokens.subspan(start);
   node.start = start;
+  node.tenant = what.tenant;
+  tenants_.add_run(what.tenant);
   node.label = std::move(label);
   node.tokens.assign(rest.begin(), rest.end());
   link(parent, id);
@@ -290,18 +325,19 @@ RadixIndex::NodeId RadixIndex::add_child(NodeId parent, std::uint64_t start,
   for (std::size_t group = 0; group < tables.size(); ++group) {
     node.pages.emplace_back(tables[group].begin() + first, tables[group].begin() + stop);
     for (const ItemId page : node.pages[group]) {
-      if (page != kNoItem) pools_.pages[group]->retain_indexed(page);
+      if (page != kNoItem) take_page(group, page, what.tenant);
     }
   }
   counts_.tokens += rest.size();
-  counts_.blocks += stop - first;
+  count_blocks(id, static_cast<std::int64_t>(stop - first));
   policy_->add_run(id, parent, tokens, start, clock_);
   set_candidate(id, true);
   return id;
 }
 
 // Pages that a window had lost come back when a sequence computed them again.
-void RadixIndex::fill_holes(NodeId id, const BlockTables& tables, std::vector<Hole>& filled) {
+void RadixIndex::fill_holes(NodeId id, const Insertion& what, std::vector<Hole>& filled) {
+  const BlockTables& tables = what.tables;
   Node& node = nodes_[id];
   const std::uint64_t first = block_of(node.start);
   for (std::size_t group = 0; group < tables.size(); ++group) {
@@ -310,13 +346,13 @@ void RadixIndex::fill_holes(NodeId id, const BlockTables& tables, std::vector<Ho
       ItemId& page = node.pages[group][i];
       if (page != kNoItem || tables[group][first + i] == kNoItem) continue;
       page = tables[group][first + i];
-      pools_.pages[group]->retain_indexed(page);
+      take_page(group, page, what.tenant);
       if (events_) filled.push_back({id, static_cast<std::uint32_t>(group), first + i});
     }
   }
 }
 
-void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
+void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref, TenantId tenant) {
   auto& held = nodes_[id].snapshots;
   const auto at = std::lower_bound(held.begin(), held.end(), ref.position,
                                    [this](std::uint32_t index, std::uint64_t position) {
@@ -330,10 +366,7 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
       if (pins_.holds_snapshot(*at)) {
         pins_.replace_snapshot(snapshot_bytes(*at), pools_.of(ref).item_bytes());
       }
-      pools_.of(ref).retain_indexed(ref.item);
-      pools_.of(known.format).release_indexed(known.item);
-      known.item = ref.item;
-      known.format = ref.format;
+      replace_snapshot(*at, ref, tenant);
     }
     policy_->use(evict::snapshot_unit(*at), clock_);
     return;
@@ -349,7 +382,7 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref) {
   snapshots_[index] = {ref.position, ref.item, id, ref.format, static_cast<SnapshotKind>(ref.kind)};
   held.insert(at, index);
   if (ref.item == kNoItem) return;
-  pools_.of(ref).retain_indexed(ref.item);
+  take_snapshot(ref, tenant);
   ++counts_.snapshots;
   policy_->add_snapshot(index, id, ref.position, clock_);
   policy_->insert(evict::snapshot_unit(index));

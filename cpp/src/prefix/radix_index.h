@@ -30,6 +30,7 @@
 #include "prefix/lives.h"
 #include "prefix/pins.h"
 #include "prefix/placement.h"
+#include "prefix/tenants.h"
 
 namespace kvcache::prefix {
 
@@ -78,7 +79,7 @@ struct RemovalCounts {
   std::vector<std::uint64_t> window_pages;  // by group
 };
 
-class RadixIndex {
+class RadixIndex : private evict::UnitOwners {
  public:
   RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy,
              std::uint32_t snapshots_per_path = 0);
@@ -98,10 +99,13 @@ class RadixIndex {
   // snapshots. Takes its own references; what is resident already keeps its pages. A path that
   // then holds more snapshots than it may loses those of least worth. `names` are what events call
   // it, of all of the path; nothing of it is announced without them. `ttl`: how long it is found
-  // after now(), and after each hit that uses a run of it to its end.
-  void insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
-              const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-              const PathNames& names = {}, std::uint64_t ttl = kNever);
+  // after now(), and after each hit that uses a run of it to its end. What is new is charged to
+  // `tenant`, whose quota may leave room for the first positions only, or, with `whole`, for
+  // nothing. Returns the positions that are known then; 0 where none were added to none.
+  std::uint64_t insert(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                       const BlockTables& tables, std::span<const SnapshotRef> snapshots,
+                       const PathNames& names = {}, std::uint64_t ttl = kNever,
+                       std::string_view tenant = {}, bool whole = false);
 
   // Deepest snapshot on the path of `tokens` at or below `at_most`; position 0 when there is none.
   SnapshotRef find_snapshot(const SpaceRef& space, std::span<const std::int32_t> tokens,
@@ -141,8 +145,25 @@ class RadixIndex {
   std::uint64_t erase_spaces(const std::function<bool(std::string_view)>& chosen);
   // Drops every path that begins with `tokens`, and what led only to them. Returns blocks.
   std::uint64_t erase_prefix(const SpaceRef& space, std::span<const std::int32_t> tokens);
+  // Drops what a tenant is charged for in the spaces that are chosen. Runs of its that others
+  // continue, or have snapshots in, stay and are nobody's from then on. Returns blocks.
+  std::uint64_t erase_tenant(std::string_view tenant,
+                             const std::function<bool(std::string_view)>& chosen);
+  // The same for paths that begin with `tokens`, and what of its led only to them.
+  std::uint64_t erase_tenant(std::string_view tenant, const SpaceRef& space,
+                             std::span<const std::int32_t> tokens);
   // Gives back up to `most` runs of what was dropped. Returns their number.
   std::size_t reap(std::size_t most);
+
+  // What instances of the policy over one tenant's prefixes are made by. Call it before
+  // set_quota().
+  void set_policy_maker(evict::TenantPolicies::Maker make) { make_policy_ = std::move(make); }
+  // What may be charged to a tenant from now on; none: anything. What of its own may go does, until
+  // the rest fits; what may not stays.
+  void set_quota(std::string_view tenant, const std::optional<Quota>& quota);
+  // Evicts what a tenant holds beyond its quota, as far as it may go.
+  void trim(std::string_view tenant);
+  const TenantTable& tenants() const { return tenants_; }
 
   // From now on events tell what becomes available and what stops to be; until they are taken,
   // those of at most `capacity` names wait. Call it once, before anything is inserted.
@@ -197,10 +218,12 @@ class RadixIndex {
     NodeId previous = kNoNode;  // siblings
     NodeId next = kNoNode;
     std::uint32_t children = 0;
+    TenantId tenant = kNobody;   // who stored it
     bool candidate = false;      // known to the policy as one that may go
     bool window_queued = false;  // in window_queue_
     std::uint64_t start = 0;     // position of tokens[0]
     std::uint64_t end_key = 0;   // of the path's whole blocks, for ghosts; 0: not known
+    std::uint64_t used = 0;      // clock of the last use
     std::vector<std::int32_t> tokens;
     BlockTables pages;                     // of blocks start / block .. (end - 1) / block
     std::vector<std::uint32_t> snapshots;  // indices into snapshots_, by ascending position
@@ -214,6 +237,28 @@ class RadixIndex {
   struct Step {
     NodeId node;
     std::uint64_t end;  // positions matched when leaving it
+  };
+
+  // What is to be stored. Borrows.
+  struct Insertion {
+    const SpaceRef& space;
+    std::span<const std::int32_t> tokens;
+    const BlockTables& tables;
+    std::span<const SnapshotRef> snapshots;
+    const PathNames& names;
+    std::uint64_t ttl;
+    bool whole;  // or not at all
+    TenantId tenant = kNobody;
+    bool fills = true;  // holes of the part that is known
+  };
+
+  // What of an insertion takes no more than some bytes that nobody has stored yet.
+  struct Portion {
+    std::uint64_t end = 0;  // positions
+    bool fills = true;
+    std::vector<SnapshotRef> snapshots;
+    std::uint64_t bytes = 0;
+    bool complete = false;
   };
 
   // Only tails are ever taken from such a group, so it has no holes.
@@ -233,24 +278,22 @@ class RadixIndex {
   std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
 
-  void add_path(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                const BlockTables& tables, std::span<const SnapshotRef> snapshots,
-                const PathNames& names, std::uint64_t ttl);
+  std::uint64_t add_path(Insertion what, std::string_view tenant);
+  std::vector<NodeId> cut_path(const SpaceRef& space, std::span<const std::int32_t> tokens);
   NodeId root_of(const SpaceRef& space, bool create);
   void set_edge(NodeId parent, NodeId child);
   void erase_edge(NodeId id);
   void link(NodeId parent, NodeId child);
   void unlink(NodeId child);
-  void append(NodeId parent, const SpaceRef& space, std::span<const std::int32_t> tokens,
-              const BlockTables& tables, std::vector<NodeId>& path);
+  void append(NodeId parent, const Insertion& what, std::vector<NodeId>& path);
   NodeId new_node();
   void free_node(NodeId id);
   NodeId split(NodeId id, std::uint64_t position);
-  bool try_extend(NodeId id, std::span<const std::int32_t> tokens, const BlockTables& tables);
+  bool try_extend(NodeId id, std::span<const std::int32_t> tokens, const Insertion& what);
   NodeId add_child(NodeId parent, std::uint64_t start, std::span<const std::int32_t> tokens,
-                   const BlockTables& tables, std::string label);
-  void fill_holes(NodeId id, const BlockTables& tables, std::vector<Hole>& filled);
-  void add_snapshot(NodeId id, const SnapshotRef& ref);
+                   const Insertion& what, std::string label);
+  void fill_holes(NodeId id, const Insertion& what, std::vector<Hole>& filled);
+  void add_snapshot(NodeId id, const SnapshotRef& ref, TenantId tenant);
   void remove_snapshot(std::uint32_t index);
   void evict_unit(evict::Unit unit);
   void evict_tail(NodeId id);
@@ -263,7 +306,7 @@ class RadixIndex {
   void erase_subtree(NodeId top);
   void set_candidate(NodeId id, bool candidate);
   bool tail_in_use(NodeId id) const;
-  std::optional<evict::Unit> find_victim();
+  std::optional<evict::Unit> find_victim(TenantId tenant = kNobody, NodeId kept = kNoNode);
   void unpark(NodeId id);
   bool unpark_released();
   bool release_windows(NodeId leaf);
@@ -278,7 +321,6 @@ class RadixIndex {
   std::uint64_t bytes_to_pin(const PinRecord& record) const;
   PinId hold(PinRecord record);
   void unpin_ending_at(NodeId run);
-  void renew(const std::vector<NodeId>& path, std::size_t fresh, std::uint64_t ttl);
   bool expire_one();
   // Its time is over, and nothing finds it any more.
   bool is_over(NodeId id) const { return lives_.is_over(id, now_) && !pins_.covers(id); }
@@ -286,6 +328,40 @@ class RadixIndex {
   bool is_held(std::size_t group, ItemId page) const {
     return pools_.pages[group]->in_use(page) || pins_.holds_page(group, page);
   }
+
+  // ---- Who is charged (radix_tenants.cc) ----
+  TenantId owner(evict::Unit unit) const override;
+  std::optional<evict::RunId> above(evict::RunId run) const override;
+  std::uint64_t start(evict::RunId run) const override { return nodes_[run].start; }
+  std::uint64_t end(evict::RunId run) const override { return nodes_[run].end(); }
+  std::size_t pool_of(SnapshotFormat format) const {
+    return pools_.pages.size() + static_cast<std::size_t>(format);
+  }
+  void take_page(std::size_t group, ItemId page, TenantId tenant);
+  void drop_page(std::size_t group, ItemId page);
+  void take_snapshot(const SnapshotRef& ref, TenantId tenant);
+  void drop_snapshot(SnapshotFormat format, ItemId item);
+  void replace_snapshot(std::uint32_t index, const SnapshotRef& ref, TenantId tenant);
+  void count_blocks(NodeId id, std::int64_t blocks);
+  void join_path(TenantId tenant, NodeId root, const std::vector<NodeId>& path,
+                 std::span<const std::int32_t> tokens);
+  void describe(TenantId tenant);
+  void describe_space(TenantId tenant, NodeId root);
+  bool frees_others(NodeId id, TenantId tenant) const;
+  bool evict_one_of(TenantId tenant, NodeId kept);
+  void trim(TenantId tenant);
+  bool admit(const std::vector<NodeId>& path, Insertion& what, Portion& portion);
+  Portion portion_of(const std::vector<NodeId>& path, const Insertion& what,
+                     std::uint64_t room) const;
+  std::uint64_t page_cost(const BlockTables& tables, std::size_t group, std::uint64_t block) const;
+  std::uint64_t block_cost(const BlockTables& tables, std::uint64_t block) const;
+  std::uint64_t hole_cost(const std::vector<NodeId>& path, const BlockTables& tables) const;
+  std::uint64_t snapshot_cost(const std::vector<NodeId>& path, const SnapshotRef& ref) const;
+  std::uint64_t bytes_on(const std::vector<NodeId>& path, TenantId tenant) const;
+  void erase_units(NodeId top, TenantId tenant);
+  bool is_end_of(NodeId id, TenantId tenant) const;
+  bool erase_run(NodeId id, TenantId tenant);
+  void disown(NodeId id, TenantId tenant);
 
   // ---- Events, while they are recorded (radix_events.cc) ----
   std::uint32_t snapshot_group() const { return static_cast<std::uint32_t>(pools_.pages.size()); }
@@ -327,7 +403,9 @@ class RadixIndex {
 
   const StatePlan& plan_;
   const PoolMap pools_;
-  const std::unique_ptr<evict::Policy> policy_;
+  std::unique_ptr<evict::Policy> policy_;
+  evict::TenantPolicies* orders_ = nullptr;  // policy_ while some tenant has a quota
+  evict::TenantPolicies::Maker make_policy_;
   const std::uint32_t snapshots_per_path_;
   const bool has_windows_;
 
@@ -355,6 +433,7 @@ class RadixIndex {
   RemovalCounts removals_;
   PinTable pins_;
   LifeTable lives_;
+  TenantTable tenants_;
   std::uint64_t now_ = 0;
   std::uint64_t lapsed_leases_ = 0;
 };

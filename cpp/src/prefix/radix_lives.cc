@@ -3,17 +3,6 @@
 
 namespace kvcache::prefix {
 
-// `fresh` of the runs of a path, the last ones, are new.
-void RadixIndex::renew(const std::vector<NodeId>& path, std::size_t fresh, std::uint64_t ttl) {
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    if (i + fresh < path.size()) {
-      lives_.renew(path[i], ttl, now_);
-    } else {
-      lives_.begin(path[i], nodes_[path[i]].start, ttl, now_);
-    }
-  }
-}
-
 // Drops a run whose time is over. None lies below it that may stay. False: there is none.
 bool RadixIndex::expire_one() {
   while (const auto next = lives_.next(now_)) {

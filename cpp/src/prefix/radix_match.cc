@@ -187,6 +187,7 @@ Match RadixIndex::match(const SpaceRef& space, std::span<const std::int32_t> tok
       // must not look used, and the pages that the hit takes are held anyway.
       if (node.start >= usable || step.end < node.end()) break;
       policy_->use(evict::run_unit(step.node), clock_);
+      nodes_[step.node].used = clock_;
       lives_.use(step.node, now_);
     }
     if (snapshot != UINT32_MAX) policy_->use(evict::snapshot_unit(snapshot), clock_);

@@ -75,7 +75,7 @@ bool RadixIndex::release_interior(NodeId id, std::uint64_t most) {
           at < sinks || (point != points.end() && at >= needs.live_blocks(*point, block).first);
       if (needed || pages[i] == kNoItem || is_held(group, pages[i])) continue;
       leave_window(id, group, i);
-      pools_.pages[group]->release_indexed(pages[i]);
+      drop_page(group, pages[i]);
       pages[i] = kNoItem;
       ++released;
     }
@@ -95,7 +95,7 @@ bool RadixIndex::release_windows(NodeId leaf) {
         ItemId& page = pages[i];
         if (page == kNoItem || is_held(group, page)) continue;
         leave_window(id, group, i);
-        pools_.pages[group]->release_indexed(page);
+        drop_page(group, page);
         page = kNoItem;
         released = true;
       }
