@@ -97,7 +97,8 @@ class CacheCore final : public arena::ItemSource {
   prefix::RadixIndex index;
   const bool records_events;
   Clock clock;
-  CacheStats counters;  // opens, hits, tokens and open sequences
+  std::uint64_t reserved_bytes = 0;  // locked: taken out of the arena's budget
+  CacheStats counters;               // opens, hits, tokens and open sequences
 
  private:
   CacheCore(StatePlan plan_value, const CacheOptions& options,
@@ -126,6 +127,7 @@ struct SequenceCore {
   std::vector<prefix::Mark> marks;               // by ascending position
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
+  std::uint64_t setbacks = 0;                    // own: times that it forgot positions
   prefix::BlockChain chain;  // what events call the path, where they are recorded
 
   // Own. What events call the first `end` positions and the snapshots there; empty where none are
