@@ -280,6 +280,7 @@ class Worker {
     }
     if (below(16) == 0) cache_.clear();
     if (below(8) == 0) cache_.drop_expired();
+    if (below(4) == 0) went_well(cache_.reserve(1 + below(4096)).status(), "reserve");
   }
 
   // Keeps a prefix for a while, or for ever; what is kept can be resumed from.
