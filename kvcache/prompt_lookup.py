@@ -45,7 +45,8 @@ class PromptLookupIndex:
     Args:
         min_match: tokens that must be equal before a draft.
         max_match: most tokens that are compared; the longest match wins. Up to 64, and up to 16
-            lengths. Each length takes an entry of 16 bytes for each token.
+            lengths. Each length takes an entry of 16 bytes for each token, so that
+            `kvcache.LookupInputs` has so many times the ``history_tokens``.
         max_drafts: most tokens of a proposal.
         max_pause: most rounds that pass without a proposal after misses; 0 never pauses.
         history_tokens: tokens whose n-grams are kept at once; of a longer history the stalest are

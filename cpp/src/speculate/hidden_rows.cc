@@ -48,8 +48,8 @@ void HiddenRows::put(std::uint64_t first, const HiddenView& view, std::uint64_t 
   const auto* from = static_cast<const std::byte*>(view.data);
   for (std::uint64_t row = 0; row < count; ++row) {
     const auto index = static_cast<std::ptrdiff_t>(begin + row);
-    std::memcpy(memory_.get() + (first + row) * row_bytes(), from + index * view.row_stride,
-                row_bytes());
+    std::memmove(memory_.get() + (first + row) * row_bytes(), from + index * view.row_stride,
+                 row_bytes());
   }
 }
 
