@@ -25,10 +25,12 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.caches import *
     from kvcache.capability import *
     from kvcache.codec import Bfloat16Array as Bfloat16Array
+    from kvcache.draft_tokens import *
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.events import *
     from kvcache.explanation import *
+    from kvcache.hidden import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.lifetime import *
@@ -39,6 +41,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.plan import *
     from kvcache.policy import *
     from kvcache.prompt_lookup import *
+    from kvcache.reservation import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
     from kvcache.snapshot import *
@@ -89,6 +92,7 @@ _NAMES = {
         "PhysicalMemorySemantics",
         "StateMemoryLayout",
     ],
+    "draft_tokens": ["DraftTokens"],
     "errors": [
         "CachePolicyError",
         "CorruptionError",
@@ -115,6 +119,7 @@ _NAMES = {
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
+    "hidden": ["AcceptStash", "HiddenBands", "HiddenCapture"],
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
     "lifetime": ["Pin"],
@@ -148,6 +153,7 @@ _NAMES = {
         "StateTensorRole",
     ],
     "prompt_lookup": ["Occurrence", "PromptLookupCache", "PromptLookupIndex", "PromptLookupScope"],
+    "reservation": ["Reservation"],
     "schema": ["json_schema", "public_types"],
     "sequence": ["Sequence"],
     "speculate": ["VerifySession"],

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from kvcache.sequence import Sequence
+
 _T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
 _INT32_DTYPE = np.dtype(np.int32)
@@ -102,6 +104,14 @@ def as_instances(given: Iterable[_T], kind: type[_T], name: str) -> tuple[_T, ..
     for index, each in enumerate(instances):
         as_instance(each, kind, f"{name}[{index}]")
     return instances
+
+
+def as_sequence(value: Any) -> Sequence:
+    from kvcache.sequence import Sequence
+
+    if not isinstance(value, Sequence):
+        raise InvalidArgumentError(f"sequence: expected a Sequence, got {type(value).__name__}")
+    return value
 
 
 def as_number(value: Any, name: str) -> float:

@@ -31,6 +31,7 @@ from kvcache.memory import MemoryOptions, memory_core
 from kvcache.metrics import prometheus_text
 from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
+from kvcache.reservation import Reservation
 from kvcache.sequence import Sequence
 from kvcache.snapshot import SnapshotFormat
 from kvcache.stats import CacheStats
@@ -477,6 +478,20 @@ class Cache:
             InvalidArgumentError: more than ``max_memory``.
         """
         self._core.resize(parse_bytes(memory))
+
+    def reserve(self, memory: str | int) -> Reservation:
+        """Take bytes out of the budget for memory that lies elsewhere, until they are released.
+
+        Stored prefixes are evicted for them.
+
+        Args:
+            memory: as bytes or as text ("320MiB").
+
+        Raises:
+            OutOfCapacityError: open sequences, views or pins need them, or less than one position
+                of one sequence would stay.
+        """
+        return Reservation(_core.reserve(self._core, parse_bytes(memory)))
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
         """The counters in the text format that Prometheus scrapes.

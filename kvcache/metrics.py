@@ -54,6 +54,7 @@ class _Metric:
 # A test checks that every field is shown, once or as part of one that adds up to it.
 _METRICS = (
     _Metric("budget_bytes", "Bytes that pages, slots and snapshots may take.", "budget_bytes"),
+    _Metric("reserved_bytes", "Bytes of the budget for memory elsewhere.", "reserved_bytes"),
     _Metric("committed_bytes", "Bytes taken from the budget.", "committed_bytes"),
     _Metric("committed_peak_bytes", "Most bytes ever taken from the budget.", "peak_bytes"),
     _Metric("used_bytes", "Bytes of live pages, slots and snapshots.", "used_bytes"),

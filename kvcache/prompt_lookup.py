@@ -25,12 +25,11 @@ class Occurrence(enum.StrEnum):
 
     LATEST = "latest"  #: what was said last; near the end of a loop it gives few tokens
     EARLIEST = "earliest"  #: the most tokens; the rule of vLLM and transformers
+    #: the latest, as if what follows it repeated itself: in a loop as many tokens as asked for
+    REPEATING = "repeating"
 
 
-_OCCURRENCES = {
-    Occurrence.LATEST: _core.Occurrence.LATEST,
-    Occurrence.EARLIEST: _core.Occurrence.EARLIEST,
-}
+_OCCURRENCES = {each: _core.Occurrence[each.name] for each in Occurrence}
 
 
 class PromptLookupIndex:
@@ -46,7 +45,8 @@ class PromptLookupIndex:
     Args:
         min_match: tokens that must be equal before a draft.
         max_match: most tokens that are compared; the longest match wins. Up to 64, and up to 16
-            lengths. Each length takes an entry of 16 bytes for each token.
+            lengths. Each length takes an entry of 16 bytes for each token, so that
+            `kvcache.LookupInputs` has so many times the ``history_tokens``.
         max_drafts: most tokens of a proposal.
         max_pause: most rounds that pass without a proposal after misses; 0 never pauses.
         history_tokens: tokens whose n-grams are kept at once; of a longer history the stalest are
@@ -87,7 +87,7 @@ class PromptLookupIndex:
             which = _OCCURRENCES[Occurrence(occurrence)]
         except ValueError:
             raise InvalidArgumentError(
-                f"occurrence: expected 'latest' or 'earliest', got {occurrence!r}"
+                f"occurrence: expected 'latest', 'earliest' or 'repeating', got {occurrence!r}"
             ) from None
         self._max_drafts = as_count(max_drafts, "max_drafts")
         self._core = _core.PromptLookupIndex(

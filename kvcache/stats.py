@@ -14,7 +14,8 @@ class CacheStats:
     Those of what happened count from the cache's creation on and never go back.
 
     Attributes:
-        budget_bytes: that pages, slots and snapshots may take.
+        budget_bytes: that pages, slots, snapshots and what is reserved may take.
+        reserved_bytes: of the budget, that `Cache.reserve` took for memory elsewhere.
         committed_bytes: spans taken from the budget.
         peak_bytes: most spans ever taken.
         used_bytes: exact bytes of live pages, slots and snapshots.
@@ -64,6 +65,7 @@ class CacheStats:
     """
 
     budget_bytes: int
+    reserved_bytes: int
     committed_bytes: int
     peak_bytes: int
     used_bytes: int

@@ -28,6 +28,7 @@ using kvcache::bindings::unwrap;
 void bind_stats(py::module_& m) {
   py::class_<CacheStats>(m, "CacheStats")
       .def_readonly("budget_bytes", &CacheStats::budget_bytes)
+      .def_readonly("reserved_bytes", &CacheStats::reserved_bytes)
       .def_readonly("committed_bytes", &CacheStats::committed_bytes)
       .def_readonly("peak_bytes", &CacheStats::peak_bytes)
       .def_readonly("used_bytes", &CacheStats::used_bytes)

@@ -109,6 +109,7 @@ void bind_prompt_lookup(py::module_& m) {
   py::native_enum<Occurrence>(m, "Occurrence", "enum.IntEnum")
       .value("LATEST", Occurrence::kLatest)
       .value("EARLIEST", Occurrence::kEarliest)
+      .value("REPEATING", Occurrence::kRepeating)
       .finalize();
   py::class_<PromptLookupScope>(m, "PromptLookupScope")
       .def("insert", &insert, py::arg("tokens"))

@@ -24,6 +24,9 @@ void bind_prompt_lookup(py::module_& m);
 void bind_tenants(py::module_& m);
 void bind_verify(py::module_& m);
 void bind_verify_table(py::module_& m);
+void bind_reservation(py::module_& m);
+void bind_hidden(py::module_& m);
+void bind_draft_tokens(py::module_& m);
 void bind_engine_layout(py::module_& m);
 void bind_state_terms(py::module_& m);
 void bind_kv_budget(py::module_& m);
@@ -54,5 +57,8 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_token_tree(m);
   bind_verify(m);
   bind_prompt_lookup(m);
+  bind_reservation(m);
+  bind_hidden(m);
+  bind_draft_tokens(m);
   bind_engine_layout(m);
 }

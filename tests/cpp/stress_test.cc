@@ -283,6 +283,7 @@ class Worker {
     }
     if (below(16) == 0) cache_.clear();
     if (below(8) == 0) cache_.drop_expired();
+    if (below(4) == 0) went_well(cache_.reserve(1 + below(4096)).status(), "reserve");
     if (below(2) == 0) limit();
   }
 

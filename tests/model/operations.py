@@ -212,6 +212,25 @@ def resize(driver: Driver, draw: Draw) -> None:
     assert budget == (before.budget_bytes if refused else memory)
 
 
+@on_cache(0.3)
+def reserve(driver: Driver, draw: Draw) -> None:
+    """Budget for memory elsewhere, for a moment; with room for all nothing is evicted."""
+    before = driver.cache.stats()
+    part = draw.pick([8, 4, 1])
+    memory = before.budget_bytes // part
+    if driver.exact and not 0 < memory <= before.budget_bytes - driver.plan.memory_bytes:
+        return
+    held, refused = outcome(lambda: driver.cache.reserve(memory))
+    assert refused is None or (isinstance(refused, OutOfCapacityError) and not driver.exact)
+    during = driver.cache.stats()
+    assert during.budget_bytes == before.budget_bytes
+    assert during.reserved_bytes == (memory if held else 0)
+    assert during.committed_bytes + during.reserved_bytes <= during.budget_bytes
+    if held is not None:
+        held.release()
+    assert driver.cache.stats().reserved_bytes == 0
+
+
 @on_cache(3)
 def decode_batch(driver: Driver, draw: Draw) -> None:
     """The next tokens of several sequences, some of which have none, by the calls of a batch."""

@@ -37,16 +37,21 @@ def test_a_growing_history_is_continued_as_a_scan_continues_it(
     options = {"min_match": lengths[0], "max_match": lengths[1]}
     latest = PromptLookupIndex(**options)
     earliest = PromptLookupIndex(**options, occurrence="earliest")
+    repeating = PromptLookupIndex(**options, occurrence="repeating")
     history: list[int] = []
     for _, tokens in steps:
         history += tokens
         latest.extend(tokens)
+        repeating.extend(tokens)
         earliest.observe(np.array(history, np.int32))
         found = matches(history, *lengths)
         for index, match in ((latest, -1), (earliest, 0)):
             expected = proposal(history, found[match]) if found else []
             assert index.find().tolist() == expected
             assert index.length == len(history)
+        expected = history[found[-1][1] :] if found else []
+        most = min(16, len(history))
+        assert repeating.find().tolist() == (expected * most)[:most]
 
 
 @given(LENGTHS, STEPS)

@@ -50,6 +50,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "drop_expired": lambda cache: cache.drop_expired(),
         "pin": lambda cache: cache.pin([1, 2]),
         "resize": lambda cache: cache.resize("1MiB"),
+        "reserve": lambda cache: cache.reserve(1),
         "stats": lambda cache: cache.stats(),
         "clear": lambda cache: cache.clear(),
         "prometheus": lambda cache: cache.prometheus(),

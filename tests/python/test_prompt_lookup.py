@@ -123,8 +123,8 @@ def test_drafts_in_flight_are_settled_once() -> None:
         ({"history_tokens": 0}, "history_tokens"),
         ({"history_tokens": 2**64}, "history_tokens"),
         ({"history_tokens": "many"}, "history_tokens"),
-        ({"occurrence": "first"}, "'latest' or 'earliest'"),
-        ({"occurrence": None}, "'latest' or 'earliest'"),
+        ({"occurrence": "first"}, "'latest', 'earliest' or"),
+        ({"occurrence": None}, "'latest', 'earliest' or"),
         ({"min_match": -1}, "min_match"),
     ],
 )

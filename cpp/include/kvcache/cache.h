@@ -31,6 +31,7 @@
 #include "kvcache/placement.h"
 #include "kvcache/prefix_space.h"
 #include "kvcache/request.h"
+#include "kvcache/reservation.h"
 #include "kvcache/sequence.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
@@ -76,7 +77,8 @@ struct SaveOptions {
 };
 
 struct CacheStats {
-  std::uint64_t budget_bytes = 0;
+  std::uint64_t budget_bytes = 0;     // what is reserved included
+  std::uint64_t reserved_bytes = 0;   // of the budget, for memory that lies elsewhere
   std::uint64_t committed_bytes = 0;  // spans taken from the budget
   std::uint64_t peak_bytes = 0;       // most spans ever taken
   std::uint64_t used_bytes = 0;       // exact bytes of live pages, slots and snapshots
@@ -231,6 +233,10 @@ class Cache {
   // evicted); or not even one block fits. kInvalidArgument: more than
   // CacheOptions.max_memory_bytes.
   Status resize(std::uint64_t memory_bytes);
+  // Takes bytes out of the budget for memory that lies elsewhere, such as a HiddenCapture's, as
+  // long as the answer lives; evicts stored prefixes for them. kOutOfCapacity: open sequences,
+  // views or pins need them, or less than one position of one sequence would stay.
+  Result<Reservation> reserve(std::uint64_t bytes);
   const StatePlan& plan() const;
   std::string policy() const;
   // kInvalidArgument: this is a child of the process that made the cache.

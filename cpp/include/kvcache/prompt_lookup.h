@@ -28,6 +28,9 @@ namespace kvcache {
 enum class Occurrence : std::uint8_t {
   kLatest = 0,    // what was said last; near the end of a loop it gives few tokens
   kEarliest = 1,  // the most tokens; the rule of vLLM and transformers
+  // The latest, as if what follows it repeated itself: where the history ends, the draft goes on
+  // from its own beginning. As many tokens as asked for, in a loop of any length.
+  kRepeating = 2,
 };
 
 struct PromptLookupOptions {

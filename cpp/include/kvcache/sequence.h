@@ -23,6 +23,7 @@ namespace kvcache {
 
 class Cache;
 class CacheCore;
+class SequenceMoment;
 class TokenTree;
 class VerifySession;
 struct SequenceCore;
@@ -188,6 +189,7 @@ class Sequence {
  private:
   friend class Batch;
   friend class Cache;
+  friend class SequenceMoment;
 
   explicit Sequence(std::shared_ptr<SequenceCore> core);
   std::shared_ptr<SequenceCore> core_;

@@ -264,7 +264,8 @@ CacheStats Cache::stats() const {
   core_->index.lapse();
   CacheStats stats = core_->counters;
   const prefix::IndexCounts& counts = core_->index.counts();
-  stats.budget_bytes = core_->arena->budget_bytes();
+  stats.budget_bytes = core_->arena->budget_bytes() + core_->reserved_bytes;
+  stats.reserved_bytes = core_->reserved_bytes;
   stats.committed_bytes = core_->arena->committed_bytes();
   stats.peak_bytes = core_->arena->peak_bytes();
   stats.used_bytes = core_->arena->used_bytes();

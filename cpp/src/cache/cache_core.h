@@ -76,7 +76,7 @@ class CacheCore final : public arena::ItemSource {
   void follow_budget();
   // Locked. RadixIndex::evict_one() at the present time.
   bool evict_one();
-  // Locked. Of the budget, or of what `capacity_blocks` leaves of it.
+  // Locked. Of the budget with what is reserved, or of what `capacity_blocks` leaves of it.
   std::uint64_t bytes_of(const MemoryShare& share) const;
 
   // Locked. Counts what limited the hit of a request.
@@ -101,7 +101,8 @@ class CacheCore final : public arena::ItemSource {
   prefix::RadixIndex index;
   const bool records_events;
   Clock clock;
-  CacheStats counters;  // opens, hits, tokens and open sequences
+  std::uint64_t reserved_bytes = 0;  // locked: taken out of the arena's budget
+  CacheStats counters;               // opens, hits, tokens and open sequences
 
  private:
   CacheCore(StatePlan plan_value, const CacheOptions& options,
@@ -132,6 +133,7 @@ struct SequenceCore {
   std::vector<prefix::Mark> marks;               // by ascending position
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
+  std::uint64_t setbacks = 0;                    // own: times that it forgot positions
   prefix::BlockChain chain;  // what events call the path, where they are recorded
 
   // Own. What events call the first `end` positions and the snapshots there; empty where none are

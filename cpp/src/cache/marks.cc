@@ -7,6 +7,7 @@
 namespace kvcache {
 
 void SequenceCore::forget_after(std::uint64_t position) {
+  ++setbacks;
   std::erase_if(marks, [=](const prefix::Mark& mark) { return mark.position > position; });
   std::erase_if(branches, [=](std::uint64_t branch) { return branch > position; });
 }

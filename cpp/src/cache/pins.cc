@@ -32,7 +32,7 @@ Status check_share(const MemoryShare& share, std::string_view name) {
 
 std::uint64_t CacheCore::bytes_of(const MemoryShare& share) const {
   if (share.bytes) return *share.bytes;
-  std::uint64_t budget = arena->budget_bytes();
+  std::uint64_t budget = arena->budget_bytes() + reserved_bytes;
   if (capacity_blocks > 0 && plan.block_bytes() > 0) {
     const auto blocks = checked_mul(capacity_blocks, plan.block_bytes());
     budget = std::min(budget, blocks.value_or(budget));

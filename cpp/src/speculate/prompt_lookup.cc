@@ -29,8 +29,11 @@ struct PromptLookupIndex::State {
   std::uint64_t find(Tokens history, std::span<std::int32_t> drafts) const {
     const auto match = index.find(history, options.occurrence == Occurrence::kEarliest);
     if (match.length == 0) return 0;
-    const std::uint64_t count = std::min(drafts.size(), history.size() - match.end);
+    const std::uint64_t there = history.size() - match.end;
+    std::uint64_t count = std::min(drafts.size(), there);
     std::copy_n(history.data() + match.end, count, drafts.data());
+    if (options.occurrence != Occurrence::kRepeating) return count;
+    for (; count < drafts.size(); ++count) drafts[count] = drafts[count - there];
     return count;
   }
 

@@ -1,0 +1,31 @@
+// Part of a cache's byte budget for memory that lies elsewhere, so that one budget covers it too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace kvcache {
+
+class CacheCore;
+
+// Made by Cache::reserve(); the budget has its bytes back when this goes.
+// Thread safety: thread-compatible. In a child of fork() nothing is given back.
+class Reservation {
+ public:
+  Reservation() = default;  // of nothing
+  Reservation(Reservation&& other) noexcept;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation();
+
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  friend class Cache;
+
+  void release();
+
+  std::shared_ptr<CacheCore> core_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,64 @@
+#include "kvcache/reservation.h"
+
+#include <utility>
+
+#include "cache/cache_core.h"
+
+namespace kvcache {
+
+Result<Reservation> Cache::reserve(std::uint64_t bytes) {
+  if (Status status = check_process(); !status) return status;
+  const auto least = core_->plan.sequence_bytes(1, 1);
+  if (!least) return least.status();
+  const std::lock_guard lock(core_->mutex);
+  arena::Arena& arena = *core_->arena;
+  const auto refuse = [&](std::uint64_t taken, const char* by) {
+    return Status::out_of_capacity("reserve ", bytes, " bytes: ", by, " ", taken, " of the ",
+                                   arena.budget_bytes(), "; raise memory");
+  };
+  const std::uint64_t budget = arena.budget_bytes();
+  if (bytes > budget || budget - bytes < *least) {
+    return refuse(*least, "one position of one sequence takes");
+  }
+  if (arena.in_use_bytes() > budget - bytes) {
+    return refuse(arena.in_use_bytes(), "open sequences and views need");
+  }
+  while (arena.committed_bytes() - arena.idle_bytes() > budget - bytes) {
+    if (core_->evict_one()) continue;
+    return refuse(arena.committed_bytes() - arena.idle_bytes(),
+                  "open sequences, views, pins and what their prefixes share need");
+  }
+  arena.resize(budget - bytes);
+  core_->reserved_bytes += bytes;
+  Reservation made;
+  made.core_ = core_;
+  made.bytes_ = bytes;
+  return made;
+}
+
+Reservation::Reservation(Reservation&& other) noexcept
+    : core_(std::move(other.core_)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    release();
+    core_ = std::move(other.core_);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+Reservation::~Reservation() { release(); }
+
+void Reservation::release() {
+  if (core_ == nullptr || bytes_ == 0) return;
+  if (core_->mutex.is_own_process()) {
+    const std::lock_guard lock(core_->mutex);
+    core_->reserved_bytes -= bytes_;
+    core_->arena->resize(core_->arena->budget_bytes() + bytes_);
+  }
+  core_.reset();
+  bytes_ = 0;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,97 @@
+#include "cache/sequence_moment.h"
+
+#include "cache/cache_core.h"
+
+namespace kvcache {
+namespace {
+
+Status closed_since(std::string_view call, std::string_view what) {
+  return Status::invalid_argument(call, ": ", what, " ended when its sequence was closed");
+}
+
+Status set_back(std::string_view call, std::string_view what) {
+  return Status::invalid_argument(call, ": ", what, " ended when its sequence went back");
+}
+
+Status later_verify(std::string_view call, std::string_view what) {
+  return Status::invalid_argument(call, ": ", what,
+                                  " ended when the next verify of its sequence began");
+}
+
+Status still_open(std::string_view call, std::string_view what, std::string_view then) {
+  return Status::invalid_argument(call, ": ", what, ": the verify of its sequence is open; ", then);
+}
+
+}  // namespace
+
+Result<SequenceMoment> SequenceMoment::of(const Sequence& sequence, std::string_view call) {
+  const auto refused = [&] { return Status::invalid_argument(call, ": the sequence is closed"); };
+  if (!sequence.core_) return refused();
+  const SequenceCore& core = *sequence.core_;
+  if (Status status = core.mutex.check_process(); !status) return status;
+  const std::lock_guard own(core.mutex);
+  if (!core.state) return refused();
+  SequenceMoment moment;
+  moment.core_ = sequence.core_;
+  moment.serial_ = core.verify_serial;
+  moment.setbacks_ = core.setbacks;
+  moment.length_ = core.state->length();
+  moment.verifying_ = core.verify.has_value();
+  return moment;
+}
+
+bool SequenceMoment::is_open() const {
+  const auto core = core_.lock();
+  if (!core || !core->mutex.is_own_process()) return false;
+  const std::lock_guard own(core->mutex);
+  return core->state.has_value();
+}
+
+bool SequenceMoment::has_moved() const {
+  const auto core = core_.lock();
+  if (!core || !core->mutex.is_own_process()) return true;
+  const std::lock_guard own(core->mutex);
+  return !core->state || core->setbacks != setbacks_ || core->state->length() != length_;
+}
+
+Status SequenceMoment::check_same(std::string_view call, std::string_view what) const {
+  const auto core = core_.lock();
+  if (!core) return closed_since(call, what);
+  if (Status status = core->mutex.check_process(); !status) return status;
+  const std::lock_guard own(core->mutex);
+  if (!core->state) return closed_since(call, what);
+  if (core->setbacks != setbacks_) return set_back(call, what);
+  if (core->verify_serial != serial_) return later_verify(call, what);
+  if (core->state->length() == length_) return Status::ok();
+  return Status::invalid_argument(call, ": ", what, " ended when its sequence went from position ",
+                                  length_, " to ", core->state->length());
+}
+
+Result<std::uint64_t> SequenceMoment::kept_rows(std::string_view call,
+                                                std::string_view what) const {
+  const auto core = core_.lock();
+  if (!core) return closed_since(call, what);
+  if (Status status = core->mutex.check_process(); !status) return status;
+  const std::lock_guard own(core->mutex);
+  if (!core->state) return closed_since(call, what);
+  if (core->setbacks != setbacks_) return set_back(call, what);
+  if (core->verify_serial != serial_) return later_verify(call, what);
+  if (core->verify) return still_open(call, what, "commit() it first");
+  const std::uint64_t now = core->state->length();
+  if (now > length_) return now - length_;
+  return Status::invalid_argument(call, ": ", what, " ended when its verify was rolled back");
+}
+
+Result<std::uint64_t> SequenceMoment::idle_length(std::string_view call,
+                                                  std::string_view what) const {
+  const auto core = core_.lock();
+  if (!core) return closed_since(call, what);
+  if (Status status = core->mutex.check_process(); !status) return status;
+  const std::lock_guard own(core->mutex);
+  if (!core->state) return closed_since(call, what);
+  if (core->setbacks != setbacks_) return set_back(call, what);
+  if (core->verify) return still_open(call, what, "commit() it or roll it back first");
+  return core->state->length();
+}
+
+}  // namespace kvcache
