@@ -239,6 +239,7 @@ std::optional<Unit> PriceList::choose(const MayGo& may_go) {
   if (reuses_ < kWarm || !debt_.allows_another()) id = drawers_.first(history_, false, accept);
   if (id == kNoRecord) id = drawers_.first(history_, true, accept);
   if (id == kNoRecord) return std::nullopt;
+  going_price_ = price(history_[id]);
   return run_unit(history_[id].run);
 }
 

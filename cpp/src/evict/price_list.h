@@ -109,6 +109,11 @@ class PriceList final : public Policy {
   void forget(RecordId id);
 
   void advance(std::uint64_t now_ms);
+  double price(const Record& record) const {
+    return hazards_.price(static_cast<int>(record.cls), record.bucket);
+  }
+  // Whether it would have been evicted by now, had LRU no say in it.
+  void note_price(Record& record) { record.cheap = record.cheap || price(record) < going_price_; }
   void close(RecordId id);
   void open(RecordId id, std::uint32_t cls, double weight);
   void file_path(const Completion& completion, std::uint32_t kind);
@@ -160,6 +165,7 @@ class PriceList final : public Policy {
 
   Meter metered_;  // as of the last request
   LruDebt debt_;
+  double going_price_ = 0;  // of the last victim
 };
 
 }  // namespace kvcache::evict
