@@ -73,6 +73,7 @@ class PriceList final : public Policy {
     if (chosen && chosen->kind == UnitKind::kRun) victim_ = chosen->id;
     return chosen;
   }
+  std::size_t foresee(std::span<Unit> units) override;
 
  private:
   struct Node {
@@ -151,6 +152,7 @@ class PriceList final : public Policy {
   std::uint64_t reuses_ = 0;  // blocks
   std::uint32_t emptied_cell_ = UINT32_MAX;
   std::optional<RunId> victim_;  // named and not yet evicted
+  RecordId going_ = kNoRecord;   // whose last block it is, where it was listed
 
   SnapshotPrices snapshots_;
   std::set<std::pair<std::uint64_t, RunId>> useless_;  // leaves that end behind every snapshot
