@@ -47,7 +47,8 @@ std::vector<BlockRequest> read_trace(const char* path) {
     BlockRequest request{number_after(line, "\"timestamp\": "),
                          number_after(line, "\"input_length\": "),
                          number_after(line, "\"output_length\": "),
-                         {}};
+                         {},
+                         0};
     const char* at = std::strchr(line.c_str() + line.find("\"hash_ids\""), '[');
     while (at != nullptr && *at != ']') {
       char* end = nullptr;

@@ -18,6 +18,7 @@ struct BlockRequest {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t output_tokens = 0;
   std::vector<std::int32_t> blocks;
+  std::uint32_t hint = 0;  // as Completion has it
 };
 
 class BlockTree {
@@ -62,7 +63,7 @@ class BlockTree {
     }
     if (policy_.learns()) {
       policy_.complete({request.now_ms, at, tokens_.size(), request.prompt_tokens,
-                        request.output_tokens, 0, false});
+                        request.output_tokens, request.hint, false});
     }
     return found;
   }

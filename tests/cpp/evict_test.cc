@@ -151,32 +151,58 @@ TEST(Lru, TheOldestGoesFirstAndOfEqualAgeTheRunTail) {
   }
 }
 
-TEST(LruDebt, WithoutEvidenceNothingIsLentBeyondTheAllowance) {
+// Requests for 10,000 blocks, of which both find as many; LRU has 1,000.
+LruDebt even_debt() {
   LruDebt debt;
-  EXPECT_FALSE(debt.allows_another());
-  for (int i = 0; i < 100; ++i) debt.request(100, 30, 30);
-  std::uint64_t lent = 0;
-  for (; debt.allows_another(); ++lent) debt.lend(1);
-  EXPECT_EQ(lent, 29) << "3 thousandths of 10,000 blocks, a little less of the older ones";
+  for (int i = 0; i < 100; ++i) debt.request(100, 30, 30, 1000);
+  return debt;
 }
 
-TEST(LruDebt, EvidenceAllowsMoreAndASurpriseNothing) {
-  LruDebt debt;
-  for (int i = 0; i < 100; ++i) debt.request(100, 30, 30);
-  for (int i = 0; i < 1000; ++i) {
-    debt.lend(1);
-    debt.expired(1);
-  }
+std::uint64_t lend_all(LruDebt debt) {
   std::uint64_t lent = 0;
-  for (; debt.allows_another(); ++lent) debt.lend(1);
-  EXPECT_GT(lent, 200);
+  for (; debt.allows_another() && lent < 10000; ++lent) debt.lend(1);
+  return lent;
+}
+
+TEST(LruDebt, WithoutEvidenceNothingIsLentBeyondTheAllowance) {
+  EXPECT_FALSE(LruDebt().allows_another());
+  LruDebt debt = even_debt();
+  EXPECT_EQ(lend_all(debt), 29) << "3 thousandths of 10,000 blocks, less for the older ones";
+  for (int i = 0; i < 3500; ++i) debt.expired(1);
+  EXPECT_EQ(lend_all(debt), 29) << "too few blocks to go by";
+}
+
+TEST(LruDebt, WhatWouldHaveBeenEvictedIsEvidenceWithoutLending) {
+  LruDebt debt = even_debt();
+  for (int i = 0; i < 6000; ++i) debt.expired(1);
+  EXPECT_GT(lend_all(debt), 500);
+}
+
+TEST(LruDebt, ASurpriseEndsTheLending) {
+  LruDebt debt = even_debt();
+  for (int i = 0; i < 6000; ++i) debt.expired(1);
+  const std::uint64_t lent = lend_all(debt);
+  debt.lend(lent);
   debt.found(lent / 2);
-  debt.request(100, 0, lent / 2);
+  debt.repay(lent / 2);
+  debt.request(100, 0, lent / 2, 1000);
   EXPECT_FALSE(debt.allows_another());
   debt.expired(lent - lent / 2);
+  debt.repay(lent - lent / 2);
   EXPECT_FALSE(debt.allows_another()) << "behind LRU by more than the allowance";
-  debt.request(100, lent, 0);
+  debt.request(100, lent, 0, 1000);
   EXPECT_TRUE(debt.allows_another());
+}
+
+TEST(LruDebt, ATimeInWhichLruFoundMuchIsRemembered) {
+  LruDebt calm = even_debt();
+  LruDebt burnt = even_debt();
+  burnt.found(500);
+  calm.expired(500);
+  for (LruDebt* debt : {&calm, &burnt}) {
+    for (int i = 0; i < 6000; ++i) debt->expired(1);
+  }
+  EXPECT_LT(4 * lend_all(burnt), lend_all(calm)) << "though a twelfth was found in all";
 }
 
 TEST(Registry, AnUnknownPolicyIsRefusedWithTheKnownOnes) {

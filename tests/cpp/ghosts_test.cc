@@ -29,9 +29,11 @@ TEST(Ghosts, KeepTheEightLatestOfALine) {
   for (std::uint64_t key = 1; key <= 20; ++key) ghosts.add(key << 8, MissReason::kEvicted);
   ghosts.add(13 << 8, MissReason::kThinned);  // is there already, and young again
   ghosts.add(21 << 8, MissReason::kEvicted);
+  ghosts.add(std::uint64_t{1} << 63, MissReason::kEvicted);  // on the other line; written later
   for (std::uint64_t key = 1; key <= 21; ++key) {
     EXPECT_EQ(ghosts.find(key << 8).has_value(), key >= 15 || key == 13) << key;
   }
+  EXPECT_TRUE(ghosts.find(std::uint64_t{1} << 63));
 }
 
 TEST(Ghosts, KindsAndGroupsOfOnePathAreApart) {

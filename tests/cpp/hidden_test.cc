@@ -156,7 +156,9 @@ class Shared {
         }
         break;
       default:
-        if (const auto held = cache_->reserve(1 << (rng() % 20))) EXPECT_GT(held->bytes(), 0U);
+        if (const auto held = cache_->reserve(1 << (rng() % 20))) {
+          EXPECT_GT(held->bytes(), 0U);
+        }
     }
   }
 

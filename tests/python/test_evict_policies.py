@@ -39,9 +39,11 @@ def test_the_price_list_on_runs_finds_what_it_finds_on_blocks(seed):
         reference.request(int(r.timestamp_ms), r.source.tolist(), r.input_length, r.output_length)
         for r in requests
     ]
+    # The reference has no floor: until there is evidence, ours parts from it to stay near LRU.
+    assert np.mean(ours != theirs) <= 0.02
+    assert ours.sum() == pytest.approx(sum(theirs), rel=0.01)
     # Prices that are equal but for rounding leave the order open, now and then.
-    assert np.mean(ours != theirs) <= 0.01
-    assert ours.sum() == pytest.approx(sum(theirs), rel=0.004)
+    assert np.mean(ours[400:] != theirs[400:]) <= 0.002
     assert ours.sum() > 900
 
 

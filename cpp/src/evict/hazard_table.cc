@@ -58,26 +58,26 @@ void HazardTable::add_classes(std::span<const Parents> parents) {
 }
 
 // Best stopping: for each start, the stop with the most uses for the time that is paid. What is
-// used again in a bucket is used in its middle.
+// used again in a bucket is used in its middle. All starts go side by side, for none waits for
+// another.
 void HazardTable::price_row(const Row& hazard, Row& prices) {
   const auto& edges = age_edges();
-  for (std::size_t start = 0; start < kLastBucket; ++start) {
-    double survival = 1;
-    double uses = 0;
-    double seconds = 0;
-    double best_uses = 0;
-    double best_seconds = 1;
-    for (std::size_t b = start; b < kLastBucket; ++b) {
-      const double width = (edges[b + 1] - edges[b]) / 1000;
-      uses += survival * hazard[b];
-      seconds += survival * width * (1 - hazard[b] / 2);
-      survival *= 1 - hazard[b];
-      if (uses * best_seconds > best_uses * seconds) {
-        best_uses = uses;
-        best_seconds = seconds;
-      }
+  Row survival, uses{}, seconds{}, best_uses{}, best_seconds;
+  survival.fill(1);
+  best_seconds.fill(1);
+  for (std::size_t b = 0; b < kLastBucket; ++b) {
+    const double width = (edges[b + 1] - edges[b]) / 1000;
+    for (std::size_t start = 0; start <= b; ++start) {
+      uses[start] += survival[start] * hazard[b];
+      seconds[start] += survival[start] * width * (1 - hazard[b] / 2);
+      survival[start] *= 1 - hazard[b];
+      const bool better = uses[start] * best_seconds[start] > best_uses[start] * seconds[start];
+      best_uses[start] = better ? uses[start] : best_uses[start];
+      best_seconds[start] = better ? seconds[start] : best_seconds[start];
     }
-    prices[start] = best_uses / best_seconds;
+  }
+  for (std::size_t start = 0; start < kLastBucket; ++start) {
+    prices[start] = best_uses[start] / best_seconds[start];
   }
   prices[kLastBucket] = 0;
 }

@@ -49,6 +49,7 @@ struct Record {
   std::uint8_t uses = 0;      // saturating
   std::uint8_t children = 0;  // continuations ever seen, saturating
   bool listed = false;        // in a cell's drawer
+  bool cheap = false;         // since its last use, the price list has or would have evicted it
   bool timed = false;         // its interval is open
   bool root = false;
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/prefetch.h"
 #include "evict/policies.h"
 #include "evict/unit_table.h"
 
@@ -21,6 +22,15 @@ class Lru final : public FactPolicy {
       if (may_go(unit)) return unit;
     }
     return std::nullopt;
+  }
+  std::size_t foresee(std::span<Unit> units) override {
+    std::size_t count = 0;
+    auto next = order_.begin();
+    while (count < units.size() && next != order_.end() && ++next != order_.end()) {
+      units[count++] = next->second;
+    }
+    if (count > 0) base::prefetch(&facts_[units[count - 1]]);
+    return count;
   }
 
  private:

@@ -3,8 +3,10 @@
 // from here on evicts only what LRU would not have either, ends no more than debt - lead hits
 // behind LRU. Lending is allowed while
 //   lead - risk * debt >= -allowance,
-// where the risk is the share of what was owed that LRU did find: all of it before there is
-// evidence, and again as soon as LRU finds what is owed.
+// where the risk is the share that LRU finds of what the policy would evict. That is seen without
+// evicting it, so nothing has to be staked to learn it: the risk is 1 until thousands of blocks
+// were seen, 1 again as soon as LRU finds what is owed, and high for long after a time in which
+// LRU found much.
 // Thread safety: thread-compatible.
 #pragma once
 
@@ -16,16 +18,19 @@ namespace kvcache::evict {
 
 class LruDebt {
  public:
-  // Blocks were evicted that LRU would have.
+  // Blocks were evicted that LRU would have; of these, some were used, or LRU lost them.
   void lend(std::uint64_t blocks) { owed_ += blocks; }
-  // Of what was owed: LRU found it, or lost it unused.
+  void repay(std::uint64_t blocks) { owed_ -= blocks; }
+  // Of what the policy evicted, or would have, LRU found blocks, or lost them unused.
   void found(std::uint64_t blocks) { end(blocks, static_cast<double>(blocks)); }
   void expired(std::uint64_t blocks) { end(blocks, 0); }
-  // A request for so many blocks has ended; what the policy and LRU found of them.
-  void request(std::uint64_t blocks, std::uint64_t ours, std::uint64_t lru) {
+  // A request for so many blocks has ended; what the policy and LRU found of them, and how many
+  // LRU has.
+  void request(std::uint64_t blocks, std::uint64_t ours, std::uint64_t lru, std::uint64_t lru_has) {
     constexpr double kKeep = 1 - 1.0 / 8000;
     lead_ = lead_ * kKeep + static_cast<double>(ours) - static_cast<double>(lru);
     lately_ = lately_ * kKeep + static_cast<double>(blocks);
+    lru_blocks_ = static_cast<double>(lru_has);
   }
 
   bool allows_another() const {
@@ -34,31 +39,43 @@ class LruDebt {
   }
 
  private:
+  // The share found of the last blocks that ended.
+  struct Share {
+    double value = 0;
+    void add(double blocks, double found, double half_life) {
+      const double keep = std::exp2(-blocks / half_life);
+      value = value * keep + (1 - keep) * found / blocks;
+    }
+  };
+
   double risk() const {
-    constexpr double kPrior = 150;  // blocks found, as if seen before
-    constexpr double kLeast = 0.1;
-    return std::max({recent_risk_, (found_ + kPrior) / (ended_ + kPrior), kLeast});
+    constexpr double kEvidence = 4000;  // blocks
+    constexpr double kLeast = 0.03;
+    if (ended_ < kEvidence) return 1;
+    return std::max({latest_.value, highest_, found_ / ended_, kLeast});
   }
-  void end(std::uint64_t blocks, double found) {
-    constexpr double kLong = 5000;  // half-lives, in blocks ended
+  void end(std::uint64_t count, double found) {
+    constexpr double kLong = 20000;  // half-lives, in blocks ended
     constexpr double kShort = 16;
-    if (blocks == 0) return;
-    const auto ended = static_cast<double>(blocks);
-    owed_ -= blocks;
-    const double keep = std::exp2(-ended / kLong);
+    if (count == 0) return;
+    const auto blocks = static_cast<double>(count);
+    const double keep = std::exp2(-blocks / kLong);
     found_ = found_ * keep + found;
-    ended_ = ended_ * keep + ended;
-    const double half_life = std::max(kShort, static_cast<double>(owed_) / 10);
-    const double keep_recent = std::exp2(-ended / half_life);
-    recent_risk_ = recent_risk_ * keep_recent + (1 - keep_recent) * found / ended;
+    ended_ = ended_ * keep + blocks;
+    latest_.add(blocks, found, std::max(kShort, static_cast<double>(owed_) / 10));
+    turnover_.add(blocks, found, std::max(kShort, lru_blocks_ / 4));
+    highest_ = std::max(highest_ * keep, turnover_.value);
   }
 
   std::uint64_t owed_ = 0;
   double found_ = 0;  // blocks, and all that ended
   double ended_ = 0;
-  double recent_risk_ = 0;
+  Share latest_;    // while a share of the debt ends
+  Share turnover_;  // while LRU takes a share of its blocks anew
+  double highest_ = 0;
   double lead_ = 0;    // blocks found beyond LRU lately
   double lately_ = 0;  // blocks asked for lately
+  double lru_blocks_ = 0;
 };
 
 }  // namespace kvcache::evict

@@ -4,6 +4,7 @@
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,6 +112,9 @@ class Policy {
   virtual void erase(Unit unit) = 0;
   // The first, in the policy's order, of those that may go; it stays until it is erased.
   virtual std::optional<Unit> victim(const MayGo& may_go) = 0;
+  // A guess, after victim(), of whose turn it is next, so that their memory can be fetched in time.
+  // Returns how many of `units` were filled.
+  virtual std::size_t foresee(std::span<Unit> /*units*/) { return 0; }
 };
 
 // kInvalidArgument: no policy of that name; the message lists those there are.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/prefetch.h"
 #include "evict/policies.h"
 
 namespace kvcache::evict {
@@ -224,6 +225,7 @@ void PriceList::erase(Unit unit) {
 }
 
 std::optional<Unit> PriceList::choose(const MayGo& may_go) {
+  going_ = kNoRecord;
   for (const auto& [turn, run] : useless_) {
     if (may_go(run_unit(run))) return run_unit(run);
   }
@@ -239,7 +241,22 @@ std::optional<Unit> PriceList::choose(const MayGo& may_go) {
   if (reuses_ < kWarm || !debt_.allows_another()) id = drawers_.first(history_, false, accept);
   if (id == kNoRecord) id = drawers_.first(history_, true, accept);
   if (id == kNoRecord) return std::nullopt;
+  going_ = id;
+  going_price_ = price(history_[id]);
   return run_unit(history_[id].run);
+}
+
+// Those behind it in its drawer. The record of the one behind them is fetched, for the next call.
+std::size_t PriceList::foresee(std::span<Unit> units) {
+  if (going_ == kNoRecord) return 0;
+  std::size_t count = 0;
+  RecordId id = history_[going_].drawer.after;
+  for (; id != kNoRecord && count < units.size(); id = history_[id].drawer.after) {
+    units[count++] = run_unit(history_[id].run);
+  }
+  if (count > 0) base::prefetch(&nodes_[units[count - 1].id]);
+  if (id != kNoRecord) base::prefetch(&history_[id]);
+  return count;
 }
 
 void PriceList::list(RecordId id) {

@@ -73,6 +73,7 @@ class PriceList final : public Policy {
     if (chosen && chosen->kind == UnitKind::kRun) victim_ = chosen->id;
     return chosen;
   }
+  std::size_t foresee(std::span<Unit> units) override;
 
  private:
   struct Node {
@@ -109,6 +110,11 @@ class PriceList final : public Policy {
   void forget(RecordId id);
 
   void advance(std::uint64_t now_ms);
+  double price(const Record& record) const {
+    return hazards_.price(static_cast<int>(record.cls), record.bucket);
+  }
+  // Whether it would have been evicted by now, had LRU no say in it.
+  void note_price(Record& record) { record.cheap = record.cheap || price(record) < going_price_; }
   void close(RecordId id);
   void open(RecordId id, std::uint32_t cls, double weight);
   void file_path(const Completion& completion, std::uint32_t kind);
@@ -146,6 +152,7 @@ class PriceList final : public Policy {
   std::uint64_t reuses_ = 0;  // blocks
   std::uint32_t emptied_cell_ = UINT32_MAX;
   std::optional<RunId> victim_;  // named and not yet evicted
+  RecordId going_ = kNoRecord;   // whose last block it is, where it was listed
 
   SnapshotPrices snapshots_;
   std::set<std::pair<std::uint64_t, RunId>> useless_;  // leaves that end behind every snapshot
@@ -160,6 +167,7 @@ class PriceList final : public Policy {
 
   Meter metered_;  // as of the last request
   LruDebt debt_;
+  double going_price_ = 0;  // of the last victim
 };
 
 }  // namespace kvcache::evict

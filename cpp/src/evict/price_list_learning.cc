@@ -51,6 +51,7 @@ void PriceList::advance(std::uint64_t now_ms) {
         continue;
       }
       hazards_.enter(static_cast<int>(record.cls), record.bucket, record.weight * record.blocks());
+      note_price(record);
       if (listed) drawers_.insert(history_, id, false);
     }
   }
@@ -75,6 +76,7 @@ void PriceList::open(RecordId id, std::uint32_t cls, double weight) {
   record.t0 = now_ms_;
   record.bucket = 0;
   record.timed = true;
+  note_price(record);
   timers_[0].push_back(history_, id);
   hazards_.enter(static_cast<int>(cls), 0, weight * record.blocks());
   if (listed) drawers_.insert(history_, id, false);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/prefetch.h"
+
 namespace kvcache::prefix {
 
 // Linear probing, at most two thirds full. A key that goes pulls later ones back, so no marks of
@@ -40,6 +42,10 @@ class EdgeMap {
       hole = at;
     }
     slots_[hole] = {};
+  }
+  // Where find() and erase() will look first.
+  void prefetch(std::uint32_t parent, std::int32_t token) const {
+    if (!slots_.empty()) base::prefetch(&slots_[home_of(parent, token)]);
   }
   std::size_t size() const { return count_; }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <new>
+#include <utility>
+
+#include "base/prefetch.h"
 
 namespace kvcache::prefix {
 namespace {
@@ -25,20 +28,28 @@ void Ghosts::add(std::uint64_t key, MissReason why) noexcept {
       return;
     }
   }
-  Set& set = sets_[set_of(key)];
-  const auto same = std::find_if(set.begin(), set.end() - 1, [&](std::uint64_t entry) {
-    return (entry & ~kReasonMask) == (key & ~kReasonMask);
+  base::prefetch(&sets_[set_of(key)]);
+  write(std::exchange(latest_, (key & ~kReasonMask) | static_cast<std::uint64_t>(why)));
+}
+
+void Ghosts::write(std::uint64_t entry) noexcept {
+  if (entry == 0) return;
+  Set& set = sets_[set_of(entry)];
+  const auto same = std::find_if(set.begin(), set.end() - 1, [&](std::uint64_t known) {
+    return (known & ~kReasonMask) == (entry & ~kReasonMask);
   });
   std::copy_backward(set.begin(), same, same + 1);  // over itself, or over the oldest
-  set.front() = (key & ~kReasonMask) | static_cast<std::uint64_t>(why);
+  set.front() = entry;
 }
 
 std::optional<MissReason> Ghosts::find(std::uint64_t key) const {
+  const auto is_key = [&](std::uint64_t entry) {
+    return entry != 0 && (entry & ~kReasonMask) == (key & ~kReasonMask);
+  };
+  if (is_key(latest_)) return static_cast<MissReason>(latest_ & kReasonMask);
   if (sets_.empty()) return {};
   for (const std::uint64_t entry : sets_[set_of(key)]) {
-    if (entry != 0 && (entry & ~kReasonMask) == (key & ~kReasonMask)) {
-      return static_cast<MissReason>(entry & kReasonMask);
-    }
+    if (is_key(entry)) return static_cast<MissReason>(entry & kReasonMask);
   }
   return {};
 }

@@ -24,7 +24,8 @@ class Ghosts {
   explicit Ghosts(std::uint64_t bytes);
 
   // Memory is taken by the first call; where there is none, nothing is remembered. The oldest of
-  // the eight entries that share a cache line gives way.
+  // the eight entries that share a cache line gives way. An entry is written by the next call, when
+  // its line has come.
   void add(std::uint64_t key, MissReason why) noexcept;
   std::optional<MissReason> find(std::uint64_t key) const;
 
@@ -36,9 +37,11 @@ class Ghosts {
   using Set = std::array<std::uint64_t, kWays>;
 
   std::uint64_t set_of(std::uint64_t key) const { return key >> shift_; }
+  void write(std::uint64_t entry) noexcept;
 
   unsigned shift_;
   std::vector<Set> sets_;
+  std::uint64_t latest_ = 0;  // not written yet; 0: there is none
 };
 
 // A media item that begins in a block: its offset there, and its label.

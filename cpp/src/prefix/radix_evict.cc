@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/checked.h"
+#include "base/prefetch.h"
 #include "prefix/radix_index.h"
 
 namespace kvcache::prefix {
@@ -61,7 +62,35 @@ std::optional<evict::Unit> RadixIndex::find_victim(TenantId tenant, NodeId kept)
     parked_.insert(id);
     policy_->erase(evict::run_unit(id));
   }
+  if (victim && victim->kind == evict::UnitKind::kRun) fetch_behind(victim->id);
   return victim;
+}
+
+// Evicting goes through memory that is seldom near. When a run ends, what those behind it will need
+// is asked for: of each one more than of the one behind it.
+void RadixIndex::fetch_behind(NodeId victim) const {
+  const Node& going = nodes_[victim];
+  if (block_of(going.end() - 1) != block_of(going.start)) return;
+  std::array<evict::Unit, 3> behind;
+  const std::size_t known = policy_->foresee(behind);
+  for (std::size_t i = 0; i < known; ++i) {
+    if (behind[i].kind != evict::UnitKind::kRun) continue;
+    const Node& node = nodes_[behind[i].id];
+    if (i == 2) {
+      base::prefetch(&node);
+    } else if (i == 1) {
+      base::prefetch(node.tokens.data());
+      base::prefetch(node.pages.data());
+      for (const NodeId near : {node.parent, node.previous, node.next}) {
+        if (near != kNoNode) base::prefetch(&nodes_[near]);
+      }
+    } else {
+      edges_.prefetch(node.parent, node.tokens.front());
+      for (const auto& pages : node.pages) base::prefetch(pages.data());
+      // A block that begins in the run before is named after both.
+      if (node.parent != kNoNode) base::prefetch(nodes_[node.parent].tokens.data());
+    }
+  }
 }
 
 void RadixIndex::unpark(NodeId id) {

@@ -307,6 +307,7 @@ class RadixIndex : private evict::UnitOwners {
   void set_candidate(NodeId id, bool candidate);
   bool tail_in_use(NodeId id) const;
   std::optional<evict::Unit> find_victim(TenantId tenant = kNobody, NodeId kept = kNoNode);
+  void fetch_behind(NodeId victim) const;
   void unpark(NodeId id);
   bool unpark_released();
   bool release_windows(NodeId leaf);
