@@ -939,6 +939,13 @@ class PromptLookupIndex:
     @property
     def bytes(self) -> int: ...
 
+def propose_batch(
+    indexes: SequenceOf[PromptLookupIndex],
+    histories: SequenceOf[NDArray[np.int32]],
+    max_drafts: NDArray[np.uint64],
+) -> tuple[NDArray[np.int32], NDArray[np.uint64]]: ...
+def settle_batch(indexes: SequenceOf[PromptLookupIndex], accepted: NDArray[np.uint64]) -> None: ...
+
 class Reservation:
     @property
     def bytes(self) -> int: ...

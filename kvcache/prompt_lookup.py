@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import adapter_key, as_bytes, as_count, as_tokens
+from kvcache._arguments import (
+    adapter_key,
+    as_bytes,
+    as_count,
+    as_counts,
+    as_instances,
+    as_tokens,
+)
 from kvcache.errors import InvalidArgumentError
 from kvcache.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Occurrence", "PromptLookupCache", "PromptLookupIndex", "PromptLookupScope"]
+__all__ = [
+    "Occurrence",
+    "PromptLookupCache",
+    "PromptLookupIndex",
+    "PromptLookupScope",
+    "propose_batch",
+    "settle_batch",
+]
 
 _MOST_DRAFTS = 2**16
 
@@ -233,6 +249,58 @@ class PromptLookupIndex:
 
     def __repr__(self) -> str:
         return f"<PromptLookupIndex {self.length} tokens, {format_bytes(self.bytes)}>"
+
+
+def propose_batch(
+    indexes: Iterable[PromptLookupIndex], max_drafts: int | ArrayLike | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    """`PromptLookupIndex.propose` of many indexes by one call, as `Batch.begin_verify` takes it.
+
+    Args:
+        indexes: of the sequences of a batch, none of them twice.
+        max_drafts: most tokens of each proposal, one number for all or one for each; None for as
+            many as each was made with.
+
+    Returns:
+        Token ids of all of them, one after the other, and how many each has.
+
+    Raises:
+        InvalidArgumentError: drafts of one are in flight already; then nothing is in flight that
+            was not before.
+
+    >>> indexes = [PromptLookupIndex() for _ in range(3)]
+    >>> for index, first in zip(indexes, (1, 20, 30)):
+    ...     index.extend([first, 2, 3, 4, 5, first, 2])
+    >>> tokens, counts = propose_batch(indexes, max_drafts=[2, 0, 1])
+    >>> tokens, counts
+    (array([3, 4, 3], dtype=int32), array([2, 0, 1], dtype=uint64))
+    >>> settle_batch(indexes, [2, 0, 0])
+    >>> [index.window for index in indexes]
+    [4, 2, 1]
+    """
+    listed = as_instances(indexes, PromptLookupIndex, "indexes")
+    if max_drafts is None or isinstance(max_drafts, int):
+        max_drafts = [index._drafts(max_drafts) for index in listed]
+    most = cast("NDArray[np.uint64]", as_counts(max_drafts, "max_drafts"))
+    histories = [index._history for index in listed]
+    return _core.propose_batch([index._core for index in listed], histories, most)
+
+
+def settle_batch(indexes: Iterable[PromptLookupIndex], accepted: ArrayLike) -> None:
+    """`PromptLookupIndex.settle` of all that have drafts in flight, after the commit of a batch.
+
+    Args:
+        indexes: as for `propose_batch`.
+        accepted: drafts of each, 0 where none were proposed.
+
+    Raises:
+        InvalidArgumentError: fewer are in flight. Nothing was changed.
+    """
+    listed = as_instances(indexes, PromptLookupIndex, "indexes")
+    given = as_counts(accepted, "accepted")
+    if given is None:
+        raise InvalidArgumentError("accepted: expected one number for each index, got None")
+    _core.settle_batch([index._core for index in listed], given)
 
 
 class PromptLookupCache:

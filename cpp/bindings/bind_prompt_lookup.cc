@@ -1,8 +1,10 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "arrays.h"
@@ -18,7 +20,9 @@ using kvcache::Occurrence;
 using kvcache::PromptLookupCache;
 using kvcache::PromptLookupIndex;
 using kvcache::PromptLookupScope;
+using kvcache::Status;
 using kvcache::bindings::ReleaseGil;
+using kvcache::bindings::span_of;
 using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
@@ -55,6 +59,66 @@ Drafts propose(PromptLookupIndex& index, const Tokens& history, std::uint64_t ma
   return drafts_of(
       std::min(max_drafts, index.options().max_drafts),
       [&](std::span<std::int32_t> drafts) { return index.propose(span, drafts, shared); });
+}
+
+using Indexes = std::vector<PromptLookupIndex*>;
+using Counts = py::array_t<std::uint64_t, py::array::c_style>;
+
+// Drafts of all indexes one after the other, and how many each has; after an error, of none.
+Status propose_all(const Indexes& indexes, const std::vector<std::span<const std::int32_t>>& texts,
+                   std::span<const std::uint64_t> most, std::vector<std::int32_t>& drafts,
+                   std::span<std::uint64_t> counts) {
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    const std::size_t first = drafts.size();
+    drafts.resize(first + std::min(most[i], indexes[i]->options().max_drafts));
+    const auto count = indexes[i]->propose(texts[i], std::span(drafts).subspan(first));
+    if (!count) {
+      for (std::size_t j = 0; j < i; ++j) static_cast<void>(indexes[j]->abandon());
+      return count.status().prefixed("index " + std::to_string(i) + ": ");
+    }
+    drafts.resize(first + *count);
+    counts[i] = *count;
+  }
+  return Status::ok();
+}
+
+void check_indexes(const Indexes& indexes, std::size_t numbers, const char* call) {
+  for (const PromptLookupIndex* index : indexes) {
+    if (index == nullptr) unwrap(Status::invalid_argument(call, ": None is no index"));
+  }
+  if (numbers == indexes.size()) return;
+  unwrap(
+      Status::invalid_argument(call, ": ", indexes.size(), " indexes, but ", numbers, " numbers"));
+}
+
+py::tuple propose_batch(const Indexes& indexes, const std::vector<Tokens>& histories,
+                        const Counts& max_drafts) {
+  std::vector<std::span<const std::int32_t>> texts;
+  for (const Tokens& history : histories) texts.push_back(token_span(history));
+  const auto most = span_of(max_drafts, "max_drafts");
+  check_indexes(indexes, most.size(), "propose");
+  check_indexes(indexes, texts.size(), "propose");
+  std::vector<std::int32_t> drafts;
+  std::vector<std::uint64_t> counts(indexes.size());
+  {
+    const ReleaseGil nogil;
+    unwrap(propose_all(indexes, texts, most, drafts, counts));
+  }
+  return py::make_tuple(Drafts(static_cast<py::ssize_t>(drafts.size()), drafts.data()),
+                        Counts(static_cast<py::ssize_t>(counts.size()), counts.data()));
+}
+
+void settle_batch(const Indexes& indexes, const Counts& accepted) {
+  const auto counts = span_of(accepted, "accepted");
+  check_indexes(indexes, counts.size(), "settle");
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] <= indexes[i]->in_flight()) continue;
+    unwrap(Status::invalid_argument("index ", i, ": settle: ", counts[i], " accepted of ",
+                                    indexes[i]->in_flight(), " drafts in flight"));
+  }
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (indexes[i]->in_flight() > 0) unwrap(indexes[i]->settle(counts[i]));
+  }
 }
 
 void insert(PromptLookupScope& scope, const Tokens& tokens) {
@@ -138,4 +202,7 @@ void bind_prompt_lookup(py::module_& m) {
       .def_property_readonly("scopes", py::cpp_function(&PromptLookupCache::scopes, release_gil()))
       .def_property_readonly("bytes", py::cpp_function(&PromptLookupCache::bytes, release_gil()));
   bind_index(m);
+  m.def("propose_batch", &propose_batch, py::arg("indexes"), py::arg("histories"),
+        py::arg("max_drafts"));
+  m.def("settle_batch", &settle_batch, py::arg("indexes"), py::arg("accepted"));
 }

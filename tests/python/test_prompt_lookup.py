@@ -181,6 +181,56 @@ def test_drafts_stay_when_the_history_goes_on() -> None:
     assert drafts.tolist() == [8, 9, 1, 5, 6, 7]
 
 
+def test_a_batch_proposes_what_each_would() -> None:
+    rng = np.random.default_rng(0)
+    batch = [PromptLookupIndex(min_match=1, max_pause=2) for _ in range(8)]
+    alone = [PromptLookupIndex(min_match=1, max_pause=2) for _ in range(8)]
+    for _ in range(60):
+        most = rng.integers(0, 6, 8)
+        for index, twin in zip(batch, alone, strict=True):
+            tokens = rng.integers(0, 4, int(rng.integers(1, 4)))
+            index.extend(tokens)
+            twin.extend(tokens)
+        drafts, counts = kvcache.propose_batch(batch, most)
+        expected = [twin.propose(int(limit)) for twin, limit in zip(alone, most, strict=True)]
+        assert drafts.tolist() == np.concatenate(expected).tolist()
+        assert counts.tolist() == [each.size for each in expected]
+        accepted = [int(rng.integers(0, each.size + 1)) for each in expected]
+        kvcache.settle_batch(batch, accepted)
+        for twin, count in zip(alone, accepted, strict=True):
+            if twin.in_flight:
+                twin.settle(count)
+        assert [index.window for index in batch] == [twin.window for twin in alone]
+        assert [index.pause for index in batch] == [twin.pause for twin in alone]
+
+
+def test_a_batch_that_is_refused_leaves_nothing_in_flight() -> None:
+    indexes = [PromptLookupIndex() for _ in range(3)]
+    for index in indexes:
+        index.extend(HISTORY)
+    assert kvcache.propose_batch([])[0].size == 0
+    kvcache.settle_batch([], [])
+    indexes[2].propose()
+    with pytest.raises(InvalidArgumentError, match="index 2: propose: 2 drafts are in flight"):
+        kvcache.propose_batch(indexes)
+    assert [index.in_flight for index in indexes] == [0, 0, 2]
+    with pytest.raises(InvalidArgumentError, match="index 1: propose: 2 drafts"):
+        kvcache.propose_batch([indexes[0], indexes[0]])
+    assert indexes[0].in_flight == 0
+    for wrong in ([1, 2], [-1, 0, 0], [0.5] * 3, "many", -1, [[1] * 3]):
+        with pytest.raises(InvalidArgumentError):
+            kvcache.propose_batch(indexes, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"index 0: settle: 1 accepted of 0"):
+        kvcache.settle_batch(indexes, [1, 0, 2])
+    assert indexes[2].in_flight == 2
+    for wrong in ([0, 0], None, [0, 0, -1]):
+        with pytest.raises(InvalidArgumentError):
+            kvcache.settle_batch(indexes, wrong)  # type: ignore[arg-type]
+    other: Any = [7]
+    with pytest.raises(InvalidArgumentError, match=r"indexes\[0\]"):
+        kvcache.propose_batch(other)
+
+
 def test_threads_share_an_index_and_a_scope() -> None:
     cache = PromptLookupCache(memory="64KiB", scope="8KiB")
     index = PromptLookupIndex()
