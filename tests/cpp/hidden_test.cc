@@ -127,7 +127,9 @@ class Shared {
         static_cast<void>(stash_->store(one, hidden, std::array<std::uint64_t, 1>{rng() % 4}));
         break;
       case 1:
-        if (const auto rows = stash_->rows(1)) EXPECT_EQ(rows->rows, 1U);
+        if (const auto rows = stash_->rows(1)) {
+          EXPECT_EQ(rows->rows, 1U);
+        }
         break;
       case 2:
         if (auto session = sequence.begin_verify(std::array<std::int32_t, 1>{7})) {
