@@ -459,19 +459,26 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
             return
         driver.extend(pair, [draw.pick([1, 2])])
     own = Verify(driver, pair, draw)
+    strategy = draw.pick(["steps", "replay", "carry"])
     begun = driver.both(
-        lambda: pair.real.begin_verify(own.drafts, own.parents),
+        lambda: pair.real.begin_verify(own.drafts, own.parents, strategy=strategy),
         lambda: pair.twin.begin_verify(own.drafts),
     )
     if begun is None:
         return
+    pair.has_stash |= strategy != "steps"
     session = begun[0]
     own.run()
     for layer, rows in own.rows.items():
         session.write(layer, *driver.arrays(layer, rows))
-    for row, state in enumerate(own.states):
-        for (layer, name), value in state.items():
-            session.state(row, layer, name)[...] = value
+    for part in driver.plan.fixed:
+        values = [state[part.layer, part.name] for state in own.states]
+        if strategy != "steps" and part.name == "state.recurrent" and len(part.shape) == 1:
+            new = np.float32(values)
+            session.stash(part.layer, part.name, gate=np.zeros_like(new), right=new)
+            continue
+        for row, value in enumerate(values):
+            session.state(row, part.layer, part.name)[...] = value
     for stream, new in own.records.items():
         session.write_records(*stream, driver.record_array(stream, new))
     _, refused = outcome(pair.real.publish)

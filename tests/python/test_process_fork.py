@@ -119,6 +119,9 @@ CALLS: dict[type, dict[str, Call]] = {
         "write": lambda session: session.write(0, ROWS, VALUES),
         "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
         "state": lambda session: session.state(0, 1, "state.recurrent"),
+        "live": lambda session: session.live(1, "state.recurrent"),
+        "pending": lambda session: session.pending(1, "state.recurrent"),
+        "stash": lambda session: session.stash(1, "state.recurrent", right=ROWS),
         "commit": lambda session: session.commit(1),
         "rollback": lambda session: session.rollback(),
     },
@@ -146,7 +149,7 @@ EVERYWHERE: dict[type, set[str]] = {
         "starts",
         "is_open",
     },
-    VerifySession: {"rows", "start", "tokens", "positions", "is_open"},
+    VerifySession: {"rows", "start", "strategy", "tokens", "positions", "is_open"},
     Pin: {"tokens", "expires_ms", "release"},
 }
 

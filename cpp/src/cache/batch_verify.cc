@@ -100,6 +100,7 @@ Result<BatchVerifySession> Batch::begin_verify(std::span<const std::int32_t> dra
     return prepared;
   }
   cache.copy_shared(*core.members[0]->state, copies);
+  for (const auto& member : core.members) place_inputs(*member);
   session.stage();
   return session;
 }

@@ -12,10 +12,14 @@
 
 namespace kvcache {
 
-// Locked. Slots and pages for the rows of all these sequences, whose slots are reserved; a forward
-// pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
+// Locked. Slots, pages and stashes for the rows of all these sequences, whose slots are reserved; a
+// forward pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
 Status take_memory(CacheCore& cache, std::span<const std::shared_ptr<SequenceCore>> sequences,
                    std::vector<sequence::PageCopy>& copies);
+
+// Own. After take_memory(): folds what waits in the stash, unless the verify carries it and its
+// rows have room beside it.
+void place_inputs(SequenceCore& core);
 
 // Own. VerifySession::state(), the session being open; takes the cache's lock.
 Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int32_t layer,
