@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.cache import Cache as Cache
     from kvcache.caches import *
     from kvcache.capability import *
+    from kvcache.carry_table import *
     from kvcache.codec import Bfloat16Array as Bfloat16Array
     from kvcache.draft_tokens import *
     from kvcache.errors import *
@@ -82,6 +83,7 @@ _NAMES = {
     ],
     "cache": ["Cache"],
     "caches": ["declare_caches", "declare_stash"],
+    "carry_table": ["CarryTable", "StashOffsets"],
     "codec": ["Bfloat16Array"],
     "capability": [
         "AvailableMemory",

@@ -389,7 +389,7 @@ class Sequence(Verifiable, Marks):
         The view is live: update it in place as positions run, then `advance`. It stays valid, and
         keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits. Axes:
         ``[kernel - 1, channels]`` of a convolution, ``[heads, ...]`` of a recurrence; each family's
-        are in docs/models.md.
+        are in docs/models.md. Rows that wait in the carry stash (`begin_verify`) are folded first.
 
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.

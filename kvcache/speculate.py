@@ -33,6 +33,18 @@ def as_tree(parents: Parents) -> _core.TokenTree | None:
     return (parents if isinstance(parents, TokenTree) else TokenTree(parents))._core
 
 
+_STRATEGIES = {name.lower(): value for name, value in _core.VerifyStrategy.__members__.items()}
+
+
+def as_strategy(strategy: str) -> _core.VerifyStrategy:
+    """The strategy as the core has it."""
+    if not isinstance(strategy, str) or strategy not in _STRATEGIES:
+        raise InvalidArgumentError(
+            f'strategy: expected "steps", "replay" or "carry", got {strategy!r}'
+        )
+    return _STRATEGIES[strategy]
+
+
 @dataclass(frozen=True, slots=True)
 class PendingRows:
     """Accepted rows of one tensor that wait to be folded, oldest first; read-only arrays.
@@ -50,6 +62,24 @@ class PendingRows:
     left: Any
     right: Any
     rows: Any
+
+
+def pending_rows(count: int, gate: Any, left: Any, right: Any) -> PendingRows:
+    """What the core tells of rows that wait."""
+    if gate is None:
+        return PendingRows(count, None, None, None, right)
+    return PendingRows(count, gate, left, right, None)
+
+
+def as_inputs(gate: Any, left: Any, right: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """Gate, left and right, or the rows of a convolution in their place."""
+    if rows is None:
+        return gate, left, right
+    if right is not None:
+        raise InvalidArgumentError("stash: rows are of a convolution, right of a recurrence")
+    if gate is not None or left is not None:
+        raise InvalidArgumentError("stash: a convolution takes rows, and nothing else")
+    return None, None, rows
 
 
 class VerifySession:
@@ -178,10 +208,7 @@ class VerifySession:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
         found = _core.verify_pending(self._core, as_layer(layer), as_text(name, "name"))
-        count, gate, left, right = found
-        if gate is None:
-            return PendingRows(count, None, None, None, right)
-        return PendingRows(count, gate, left, right, None)
+        return pending_rows(*found)
 
     def stash(
         self,
@@ -215,12 +242,8 @@ class VerifySession:
             UnsupportedError: nothing folds this tensor; fill `state`.
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        if rows is not None and right is not None:
-            raise InvalidArgumentError("stash: rows are of a convolution, right of a recurrence")
-        if rows is not None and (gate is not None or left is not None):
-            raise InvalidArgumentError("stash: a convolution takes rows, and nothing else")
-        inputs = right if rows is None else rows
-        _core.verify_stash(self._core, as_layer(layer), as_text(name, "name"), gate, left, inputs)
+        inputs = as_inputs(gate, left, right, rows)
+        _core.verify_stash(self._core, as_layer(layer), as_text(name, "name"), *inputs)
 
     def commit(self, accepted: int | ArrayLike) -> int:
         """Keep accepted rows: their positions, their tokens, and the state after the last one.
@@ -305,14 +328,7 @@ class Verifiable:
             OutOfCapacityError: no room for the rows and the carry stash, or by ``"steps"`` a copy
                 of the fixed-size state for each.
         """
-        if not isinstance(strategy, str) or strategy not in _STRATEGIES:
-            raise InvalidArgumentError(
-                f'strategy: expected "steps", "replay" or "carry", got {strategy!r}'
-            )
         core = _core.begin_verify(
-            self._core, as_tokens(drafts), as_tree(parents), _STRATEGIES[strategy]
+            self._core, as_tokens(drafts), as_tree(parents), as_strategy(strategy)
         )
         return VerifySession(self, core)
-
-
-_STRATEGIES = {name.lower(): value for name, value in _core.VerifyStrategy.__members__.items()}

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "kvcache/batch_verify.h"
 #include "kvcache/verify.h"
 #include "release_gil.h"
 #include "unwrap.h"
@@ -16,6 +17,7 @@ namespace py = pybind11;
 
 namespace {
 
+using kvcache::BatchVerifySession;
 using kvcache::DType;
 using kvcache::PendingRows;
 using kvcache::StashInputs;
@@ -72,9 +74,10 @@ class Rows {
   std::optional<kvcache::codec::RowsView> view_;
 };
 
-// A window of several axes takes rows of as many.
-void stash(VerifySession& session, std::int32_t layer, const std::string& name,
-           const py::object& gate, const py::object& left, const py::object& right) {
+// Session: of a sequence or of a batch.
+template <typename Session>
+void stash(Session& session, std::int32_t layer, const std::string& name, const py::object& gate,
+           const py::object& left, const py::object& right) {
   const Rows gates(gate, "gate");
   const Rows lefts(left, "left");
   const Rows rights(right, gate.is_none() ? "rows" : "right");
@@ -82,22 +85,14 @@ void stash(VerifySession& session, std::int32_t layer, const std::string& name,
   unwrap(session.stash(layer, name, StashInputs{gates.view(), lefts.view(), rights.view()}));
 }
 
-py::array live(VerifySession& session, std::int32_t layer, const std::string& name) {
-  StateView view = [&] {
-    const ReleaseGil nogil;
-    return unwrap(session.live(layer, name));
-  }();
+py::array read_only(StateView view) {
   py::array array = tensor_array(std::move(view));
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return array;
 }
 
 // (rows, gate, left, right); gate and left are None for a window, left for a state of one axis.
-py::tuple pending(VerifySession& session, std::int32_t layer, const std::string& name) {
-  const PendingRows found = [&] {
-    const ReleaseGil nogil;
-    return unwrap(session.pending(layer, name));
-  }();
+py::tuple pending_arrays(const PendingRows& found) {
   const std::vector<std::uint64_t>& shape = found.component->shape;
   const bool window = found.row.kind != StashRow::Kind::kMatrix;
   static const float kNothing = 0;
@@ -130,11 +125,38 @@ py::tuple pending(VerifySession& session, std::int32_t layer, const std::string&
       rows(DType::kF32, right, found.right));
 }
 
+// Which: nothing, or the place of a sequence in a batch.
+template <typename Session, typename... Which>
+py::array live(Session& session, Which... which, std::int32_t layer, const std::string& name) {
+  StateView view = [&] {
+    const ReleaseGil nogil;
+    return unwrap(session.live(which..., layer, name));
+  }();
+  return read_only(std::move(view));
+}
+
+template <typename Session, typename... Which>
+py::tuple pending(Session& session, Which... which, std::int32_t layer, const std::string& name) {
+  const PendingRows found = [&] {
+    const ReleaseGil nogil;
+    return unwrap(session.pending(which..., layer, name));
+  }();
+  return pending_arrays(found);
+}
+
 }  // namespace
 
 void bind_stash(py::module_& m) {
-  m.def("verify_stash", &stash, py::arg("session"), py::arg("layer"), py::arg("name"),
+  const auto layer = py::arg("layer");
+  const auto name = py::arg("name");
+  m.def("verify_stash", &stash<VerifySession>, py::arg("session"), layer, name, py::arg("gate"),
+        py::arg("left"), py::arg("right"));
+  m.def("verify_live", &live<VerifySession>, py::arg("session"), layer, name);
+  m.def("verify_pending", &pending<VerifySession>, py::arg("session"), layer, name);
+  m.def("batch_verify_stash", &stash<BatchVerifySession>, py::arg("session"), layer, name,
         py::arg("gate"), py::arg("left"), py::arg("right"));
-  m.def("verify_live", &live, py::arg("session"), py::arg("layer"), py::arg("name"));
-  m.def("verify_pending", &pending, py::arg("session"), py::arg("layer"), py::arg("name"));
+  m.def("batch_verify_live", &live<BatchVerifySession, std::size_t>, py::arg("session"),
+        py::arg("sequence"), layer, name);
+  m.def("batch_verify_pending", &pending<BatchVerifySession, std::size_t>, py::arg("session"),
+        py::arg("sequence"), layer, name);
 }

@@ -21,6 +21,7 @@ void bind_batch_verify(py::module_& m);
 void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
 void bind_stash(py::module_& m);
+void bind_carry_table(py::module_& m);
 void bind_token_tree(py::module_& m);
 void bind_prompt_lookup(py::module_& m);
 void bind_tenants(py::module_& m);
@@ -56,6 +57,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_page_pool(m);
   bind_verify_table(m);
   bind_batch_verify(m);
+  bind_carry_table(m);
   bind_batch(m);
   bind_token_tree(m);
   bind_verify(m);

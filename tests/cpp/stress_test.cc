@@ -221,10 +221,15 @@ class Worker {
       handles.push_back(&sequence);
     }
     Batch batch = Batch::create(handles).value();
-    auto begun = batch.begin_verify(drafts, counts, {.table = &table_});
+    const auto strategy = static_cast<VerifyStrategy>(below(3));
+    const bool stash = strategy != VerifyStrategy::kSteps && below(4) != 0;
+    auto begun = batch.begin_verify(drafts, counts,
+                                    {.table = stash ? nullptr : &table_, .strategy = strategy});
     if (!went_well(begun.status(), "batch begin_verify")) return;
     BatchVerifySession session = std::move(begun).value();
+    if (stash) went_well(content::stash_state(session, paths), "batch stash");
     const Status ran = content::run_rows(session, paths, [&](std::size_t row) {
+      if (stash) return Result<StateView>(StateView{});
       return session.state(places[row].first, places[row].second, content::kStateLayer,
                            content::kStateName);
     });

@@ -103,6 +103,9 @@ CALLS: dict[type, dict[str, Call]] = {
         "write": lambda session: session.write(0, ROWS, VALUES),
         "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
         "state": lambda session: session.state(0, 0, 1, "state.recurrent"),
+        "live": lambda session: session.live(0, 1, "state.recurrent"),
+        "pending": lambda session: session.pending(0, 1, "state.recurrent"),
+        "stash": lambda session: session.stash(1, "state.recurrent", right=ROWS),
         "block_table": lambda session: session.block_table(0),
         "commit": lambda session: session.commit([1]),
         "rollback": lambda session: session.rollback(),
@@ -143,6 +146,7 @@ EVERYWHERE: dict[type, set[str]] = {
     BatchVerifySession: {
         "batch",
         "rows",
+        "strategy",
         "tokens",
         "positions",
         "offsets",

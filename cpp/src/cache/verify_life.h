@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/cache_core.h"
+#include "kvcache/verify.h"
 #include "speculate/verify.h"
 
 namespace kvcache {
@@ -24,6 +25,11 @@ void place_inputs(SequenceCore& core);
 // Own. VerifySession::state(), the session being open; takes the cache's lock.
 Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int32_t layer,
                                 std::string_view name);
+// Own. VerifySession::live(), pending() and stash(), the session being open.
+Result<StateView> live_tensor(SequenceCore& core, std::int32_t layer, std::string_view name);
+Result<PendingRows> pending_rows(SequenceCore& core, std::int32_t layer, std::string_view name);
+Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view name,
+                    const StashInputs& inputs);
 // Own. Why the rows cannot be kept. `in_place`: they were not stored by write(), which would know.
 Status check_commit(const SequenceCore& core, const speculate::KeptRows& kept, bool in_place);
 // Own. Room for what keep_rows() adds, so that it cannot fail.

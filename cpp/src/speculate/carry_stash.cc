@@ -227,6 +227,12 @@ Status CarryStash::put(const FixedComponent& component, const StashInputs& input
   return Status::ok();
 }
 
+void CarryStash::engage(std::size_t layer) {
+  for (const StashComponent& part : plan_->stash().layers[layer].components) {
+    put_[part.fixed] = true;
+  }
+}
+
 Status CarryStash::check_whole(std::string_view call) const {
   for (const StashLayer& layer : plan_->stash().layers) {
     const FixedComponent* with = nullptr;

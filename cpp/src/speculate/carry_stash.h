@@ -50,6 +50,8 @@ class CarryStash {
   Status put(const FixedComponent& component, const StashInputs& inputs);
   // Whose inputs are there, by StatePlan::fixed(), so that commit() needs no state of them.
   const std::vector<bool>& put() const { return put_; }
+  // The same for a layer of StashLayout, whose inputs a kernel has stored behind what waits.
+  void engage(std::size_t layer);
   // kInvalidArgument: some tensors of a layer are stashed and others are not.
   Status check_whole(std::string_view call) const;
   // The rows that were kept follow those that wait, in layers whose inputs are there; without
