@@ -24,12 +24,14 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.cache import Cache as Cache
     from kvcache.caches import *
     from kvcache.capability import *
+    from kvcache.carry_table import *
     from kvcache.codec import Bfloat16Array as Bfloat16Array
     from kvcache.draft_tokens import *
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.events import *
     from kvcache.explanation import *
+    from kvcache.folding import *
     from kvcache.hidden import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
@@ -45,6 +47,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
     from kvcache.snapshot import *
+    from kvcache.speculate import PendingRows as PendingRows
     from kvcache.speculate import VerifySession as VerifySession
     from kvcache.state import *
     from kvcache.stats import *
@@ -79,7 +82,8 @@ _NAMES = {
         "verify_steps_by_slot",
     ],
     "cache": ["Cache"],
-    "caches": ["declare_caches"],
+    "caches": ["declare_caches", "declare_stash"],
+    "carry_table": ["CarryTable", "StashOffsets"],
     "codec": ["Bfloat16Array"],
     "capability": [
         "AvailableMemory",
@@ -116,6 +120,7 @@ _NAMES = {
         "space_digest",
     ],
     "explanation": ["Explanation"],
+    "folding": ["append_rows", "fold"],
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
@@ -163,8 +168,17 @@ _NAMES = {
     "reservation": ["Reservation"],
     "schema": ["json_schema", "public_types"],
     "sequence": ["Sequence"],
-    "speculate": ["VerifySession"],
-    "state": ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"],
+    "speculate": ["PendingRows", "VerifySession"],
+    "state": [
+        "DType",
+        "Gate",
+        "Lifetime",
+        "Section",
+        "StateDecl",
+        "StateKind",
+        "VerifyRule",
+        "declare",
+    ],
     "stats": ["CacheStats"],
     "snapshot": ["SnapshotError", "SnapshotFormat"],
     "storage": ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"],

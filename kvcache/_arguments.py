@@ -21,6 +21,7 @@ _T = TypeVar("_T")
 _INT32 = np.iinfo(np.int32)
 _INT32_DTYPE = np.dtype(np.int32)
 _64_BITS = {np.dtype(np.int64), np.dtype(np.uint64)}
+_THREADS_MAX = 1024
 #: Elements that rows convert to and from: numpy's name and ours.
 FLOAT_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -65,6 +66,17 @@ def as_count(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> in
         raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}") from None
     if not least <= count <= most:
         raise InvalidArgumentError(f"{name}: must be {least}..{most}, got {count}")
+    return count
+
+
+def as_threads(threads: Any) -> int:
+    """How many threads may work on a call."""
+    try:
+        count = operator.index(threads)
+    except TypeError:
+        raise InvalidArgumentError(f"threads must be an int, is {threads!r}") from None
+    if not 1 <= count <= _THREADS_MAX:
+        raise InvalidArgumentError(f"threads must be 1 to {_THREADS_MAX}, is {count}")
     return count
 
 

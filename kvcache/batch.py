@@ -17,8 +17,10 @@ from kvcache._arguments import (
 )
 from kvcache._rows import Rows, as_parts, as_row_dtype, empty_parts, given_parts
 from kvcache.batch_verify import BatchVerifySession
+from kvcache.carry_table import CarryTable
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
+from kvcache.speculate import as_strategy
 from kvcache.token_tree import TokenTree
 from kvcache.verify_table import VerifyTable
 
@@ -153,6 +155,8 @@ class Batch:
         parents: ArrayLike | list[TokenTree] | None = None,
         *,
         table: VerifyTable | None = None,
+        strategy: str = "steps",
+        carry: CarryTable | None = None,
     ) -> BatchVerifySession:
         """Start a verify of each sequence's last known token and its drafts.
 
@@ -166,11 +170,16 @@ class Batch:
                 other: ``counts[i] + 1`` of sequence ``i``, with -1 for its root. None where each
                 draft follows the one before it.
             table: where kernels are to find the state.
+            strategy: ``"steps"``, ``"replay"`` or ``"carry"``; see `Sequence.begin_verify`.
+            carry: where kernels are to find the state and to store inputs, by another strategy than
+                ``"steps"``.
 
         Raises:
             InvalidArgumentError: a sequence is not ready, which is named; the counts do not add up;
-                no such trees; or the table is too small, of another plan, or in use.
-            UnsupportedError: a tree of several paths, and state pooled over several positions.
+                no such trees or strategy; more rows of a sequence than the plan's ``stash_rows``;
+                or a table is too small, of another plan, or in use.
+            UnsupportedError: a tree of several paths, and state pooled over several positions; or
+                another strategy than ``"steps"``, and a plan without ``stash_rows``.
             OutOfCapacityError: no room for all rows and states; none was taken.
         """
         core = self._core.begin_verify(
@@ -178,6 +187,8 @@ class Batch:
             as_counts(counts, "counts"),
             None if parents is None else _as_parents(parents),
             None if table is None else as_instance(table, VerifyTable, "table")._core,
+            as_strategy(strategy),
+            None if carry is None else as_instance(carry, CarryTable, "carry")._core,
         )
         return BatchVerifySession(self, core)
 

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
+from kvcache.speculate import as_inputs, pending_rows
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import ArrayLike, NDArray
 
-    from kvcache import _core
     from kvcache.batch import Batch
+    from kvcache.speculate import PendingRows
 
 __all__ = ["BatchVerifySession"]
 
@@ -130,6 +132,73 @@ class BatchVerifySession:
             as_layer(layer),
             as_text(name, "name"),
         )
+
+    @property
+    def strategy(self) -> str:
+        """``"steps"``, ``"replay"`` or ``"carry"``; see `Batch.begin_verify`."""
+        return self._core.strategy.name.lower()
+
+    def live(self, sequence: int, layer: int, name: str) -> NDArray[Any]:
+        """One fixed-size tensor of one sequence before its rows; see `VerifySession.live`.
+
+        Args:
+            sequence: its place in the batch.
+            layer: index of the decoder layer.
+            name: the component.
+
+        Raises:
+            InvalidArgumentError: no such sequence, one was closed, or the session has ended.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        at = as_count(sequence, "sequence")
+        return _core.batch_verify_live(self._core, at, as_layer(layer), as_text(name, "name"))
+
+    def pending(self, sequence: int, layer: int, name: str) -> PendingRows:
+        """Rows of one sequence that wait to be folded; see `VerifySession.pending`.
+
+        Args:
+            sequence: its place in the batch.
+            layer: index of the decoder layer.
+            name: the component.
+
+        Raises:
+            InvalidArgumentError: no such sequence, one was closed, or the session has ended.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        at = as_count(sequence, "sequence")
+        core = self._core
+        return pending_rows(
+            *_core.batch_verify_pending(core, at, as_layer(layer), as_text(name, "name"))
+        )
+
+    def stash(
+        self,
+        layer: int,
+        name: str,
+        *,
+        gate: Any = None,
+        left: Any = None,
+        right: Any = None,
+        rows: Any = None,
+    ) -> None:
+        """Hand over the inputs of all sequences' rows for one tensor; see `VerifySession.stash`.
+
+        Args:
+            layer: index of the decoder layer.
+            name: the component.
+            gate: ``[rows, ...]``, those of all sequences one after the other.
+            left: likewise.
+            right: likewise.
+            rows: of a convolution, likewise.
+
+        Raises:
+            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, a sequence
+                was closed, or the session has ended.
+            UnsupportedError: nothing folds this tensor; fill `state`.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        inputs = as_inputs(gate, left, right, rows)
+        _core.batch_verify_stash(self._core, as_layer(layer), as_text(name, "name"), *inputs)
 
     def commit(self, accepted: Any, *, in_place: bool = False) -> NDArray[np.int64]:
         """Keep accepted rows of each sequence; ends the session.

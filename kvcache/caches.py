@@ -11,7 +11,7 @@ from kvcache.state import StateDecl
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["declare_caches"]
+__all__ = ["declare_caches", "declare_stash"]
 
 _CARRY_ROWS = 8  # rows of inputs that a carry slot keeps
 _VERIFY_POINTERS = 16  # the state and up to 15 intermediates
@@ -56,6 +56,39 @@ def declare_caches(decls: Iterable[StateDecl], *, hidden_size: int) -> tuple[Sta
     )
 
 
+def declare_stash(decls: Iterable[StateDecl], *, rows: int) -> tuple[StateDecl, ...]:
+    """Declare the carry stash of a `kvcache.StatePlan` with ``stash_rows=rows``.
+
+    For each layer whose state folds (`kvcache.fold`): the inputs of ``rows`` rows of each tensor,
+    float32 for a recurrence and the tensor's own element for a convolution, and the number of rows
+    that wait to be folded. `kvcache.cache_terms` of these, with ``carry=(sequences, 0)``, are the
+    bytes that the cache allocates.
+
+    Args:
+        decls: the declarations of the plan.
+        rows: positive.
+
+    Raises:
+        InvalidArgumentError: ``rows`` is not positive.
+    """
+    from kvcache import _core
+
+    checked("rows", rows, 1)
+    layers: dict[int, list[StateDecl]] = {}
+    for decl in decls:
+        elements = _core.stash_row_elements(decl.to_core())
+        if elements:
+            matrix = decl.verify is VerifyRule.H_STEPS
+            dtype = DType.F32 if matrix else decl.dtype
+            name = f"carry.{decl.component}"
+            stash = _cache(decl.layer, name, StateKind.CARRY_STASH, dtype, rows, elements)
+            layers.setdefault(decl.layer, []).append(stash)
+    pending = "carry.pending", StateKind.CARRY_STASH, DType.U32, 1
+    return tuple(
+        decl for layer, stashes in layers.items() for decl in (*stashes, _cache(layer, *pending))
+    )
+
+
 def _copies(states: list[StateDecl]) -> list[StateDecl]:
     kinds = (("prefix", StateKind.PREFIX_SNAPSHOT), ("ring", StateKind.RING_SNAPSHOT))
     return [
@@ -70,11 +103,14 @@ def _copied(dtype: DType) -> DType:
 
 
 def _carry(layer: int, states: list[StateDecl]) -> list[StateDecl]:
-    matrices = [state.shape for state in states if state.verify is VerifyRule.H_STEPS]
-    if len(matrices) != 1 or len(matrices[0]) != 3:
+    from kvcache import _core
+
+    matrices = [state for state in states if state.verify is VerifyRule.H_STEPS]
+    if len(matrices) != 1 or len(matrices[0].shape) != 3:
         return []
-    heads, keys, values = matrices[0]
-    inputs = heads * (values + 1 + keys)
+    inputs = _core.stash_row_elements(matrices[0].to_core())  # keys, values and gates
+    if not inputs:
+        return []
     channels = sum(s.shape[-1] for s in states if s.component.startswith("state.convolution."))
     stash, table = StateKind.CARRY_STASH, StateKind.CARRY_TABLE
     caches = [

@@ -8,13 +8,12 @@ same bytes; ``KVCACHE_ISA`` forces one.
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from kvcache import _core
-from kvcache._arguments import FLOAT_DTYPES, as_float_dtype
+from kvcache._arguments import FLOAT_DTYPES, as_float_dtype, as_threads
 from kvcache.errors import InvalidArgumentError
 
 __all__ = ["Bfloat16Array", "active_isa", "decode", "encode"]
@@ -22,7 +21,6 @@ __all__ = ["Bfloat16Array", "active_isa", "decode", "encode"]
 Bfloat16Array = _core.Bfloat16Array
 
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
-_THREADS_MAX = 1024
 
 
 class SupportsDLPack(Protocol):
@@ -44,16 +42,6 @@ def active_isa() -> str:
         UnsupportedError: it names one that this build or this processor lacks.
     """
     return _core.active_isa()
-
-
-def _thread_count(threads: int) -> int:
-    try:
-        count = operator.index(threads)
-    except TypeError:
-        raise InvalidArgumentError(f"threads must be an int, is {threads!r}") from None
-    if not 1 <= count <= _THREADS_MAX:
-        raise InvalidArgumentError(f"threads must be 1 to {_THREADS_MAX}, is {count}")
-    return count
 
 
 def encode(
@@ -85,7 +73,7 @@ def encode(
             codes, scales = out
         except (TypeError, ValueError):
             raise InvalidArgumentError("out must be a pair (codes, scales)") from None
-    _core.encode_int8(x, codes, scales, _thread_count(threads))
+    _core.encode_int8(x, codes, scales, as_threads(threads))
     return codes, scales
 
 
@@ -124,5 +112,5 @@ def decode(
         _, given = _core.describe_array(out, "out")
         if given != FLOAT_DTYPES[name]:
             raise InvalidArgumentError(f"out: dtype is {given}, but dtype={dtype!r} was asked for")
-    _core.decode_int8(codes, scales, result, _thread_count(threads))
+    _core.decode_int8(codes, scales, result, as_threads(threads))
     return result

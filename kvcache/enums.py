@@ -7,6 +7,7 @@ from kvcache.serde import OrderedStrEnum
 __all__ = [
     "CacheTier",
     "DType",
+    "Gate",
     "Lifetime",
     "MutableStateResidency",
     "Section",
@@ -110,6 +111,14 @@ class VerifyRule(OrderedStrEnum):
     NONE = "none"
     H_STEPS = "h_steps"  # one count per verify slot
     CONV_STEPS = "conv_steps"  # one count for all verify slots
+
+
+class Gate(OrderedStrEnum):
+    """What one gate (decay) of a recurrent state ``[heads, i, j]`` is for."""
+
+    HEAD = "head"  # gated delta nets, Mamba2, lightning attention
+    CHANNEL = "channel"  # of a key, ``[heads, i]``: KDA, RWKV6
+    ELEMENT = "element"  # Mamba, RG-LRU
 
 
 class StateResidencyClass(OrderedStrEnum):

@@ -77,6 +77,9 @@ class StatePlan:
         ring_depth: copies of its fixed-size state that each sequence may keep by
             `Sequence.record`, up to 4096; 0 for no decode ring. Each copy takes ``slot_bytes`` of
             ``memory`` for every open sequence.
+        stash_rows: rows of inputs that each sequence may stash instead of copies of its fixed-size
+            state, for `Sequence.begin_verify` by ``"replay"`` or ``"carry"``; 8 are usual, 0 for
+            none. They take ``stash_bytes`` of ``memory`` for every sequence that does.
         rotated_keys: whether keys are stored after their rotary embedding, as most engines do;
             False, for keys stored before it, allows `Sequence.shift`.
         costs: what computing a position costs, for a cache that is told nothing else; None for
@@ -97,6 +100,7 @@ class StatePlan:
         sequences: int = 64,
         ring_depth: int = 0,
         rotated_keys: bool = True,
+        stash_rows: int = 0,
         costs: CostModel | None = None,
     ) -> None:
         self.declarations = as_instances(declarations, StateDecl, "declarations")
@@ -105,6 +109,7 @@ class StatePlan:
         self.sequences = as_count(sequences, "sequences", 1, _MAX_U32)
         self.ring_depth = as_count(ring_depth, "ring_depth", 0, _MAX_U32)
         self.rotated_keys = bool(rotated_keys)
+        self.stash_rows = as_count(stash_rows, "stash_rows", 0, _MAX_U32)
         self.costs = as_costs(costs, CostModel())
         self.core = _core.StatePlan(
             [decl.to_core() for decl in self.declarations],
@@ -113,6 +118,7 @@ class StatePlan:
             sequences=self.sequences,
             ring_depth=self.ring_depth,
             rotated_keys=self.rotated_keys,
+            stash_rows=self.stash_rows,
         )
 
     @classmethod
@@ -127,6 +133,7 @@ class StatePlan:
         state_dtype: str = "f32",
         ring_depth: int = 0,
         rotated_keys: bool = True,
+        stash_rows: int = 0,
     ) -> Self:
         """Plan a model read by `kvcache.models.from_config`.
 
@@ -142,6 +149,7 @@ class StatePlan:
             state_dtype: element of floating fixed-size tensors, ``"f32"``, ``"f16"`` or ``"bf16"``.
             ring_depth: see the class.
             rotated_keys: see the class.
+            stash_rows: see the class.
 
         Raises:
             InvalidArgumentError: an unknown format, or a value out of range.
@@ -151,7 +159,12 @@ class StatePlan:
             raise InvalidArgumentError(
                 f"model: expected what kvcache.models.from_config() returns, got {model!r}"
             )
-        declarations = declare(model.schedule, storage=format, state_dtype=state_dtype)
+        declarations = declare(
+            model.schedule,
+            storage=format,
+            state_dtype=state_dtype,
+            channel_gates=model.channel_gates,
+        )
         if block_tokens is None:
             block_tokens = math.lcm(16, *(decl.record_tokens for decl in declarations))
         return cls(
@@ -161,6 +174,7 @@ class StatePlan:
             sequences=sequences,
             ring_depth=ring_depth,
             rotated_keys=rotated_keys,
+            stash_rows=stash_rows,
             costs=model.costs,
         )
 
@@ -249,6 +263,11 @@ class StatePlan:
     def ring_bytes(self) -> int:
         """Most bytes that the decode rings of all sequences hold."""
         return self.core.ring_bytes
+
+    @property
+    def stash_bytes(self) -> int:
+        """Bytes of the carry stash of one sequence; see `kvcache.declare_stash`."""
+        return self.core.stash_bytes
 
     @property
     def fingerprint(self) -> str:

@@ -28,7 +28,7 @@ from kvcache.layouts import move_rows
 from kvcache.marks import Marks
 from kvcache.pages import PageView
 from kvcache.snapshot import SnapshotError, SnapshotFormat, core_format, from_core
-from kvcache.speculate import Parents, VerifySession, as_tree
+from kvcache.speculate import Verifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Sequence"]
 
 
-class Sequence(Marks):
+class Sequence(Verifiable, Marks):
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
     Thread-safe: calls on one sequence run one at a time, on different ones side by side.
@@ -389,7 +389,7 @@ class Sequence(Marks):
         The view is live: update it in place as positions run, then `advance`. It stays valid, and
         keeps its memory, after the sequence is closed. bfloat16 appears as its uint16 bits. Axes:
         ``[kernel - 1, channels]`` of a convolution, ``[heads, ...]`` of a recurrence; each family's
-        are in docs/models.md.
+        are in docs/models.md. Rows that wait in the carry stash (`begin_verify`) are folded first.
 
         Raises:
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
@@ -524,25 +524,6 @@ class Sequence(Marks):
         Source: attention sinks, arXiv:2309.17453.
         """
         _core.shift(self._core, as_count(keep, "keep"), as_count(drop, "drop"))
-
-    def begin_verify(self, drafts: ArrayLike, parents: Parents = None) -> VerifySession:
-        """Start running the last known token and ``drafts`` after it, to keep some of them.
-
-        Exactly one token must be known that has not run: `extend` by the one sampled last, first.
-        Until the session is committed or rolled back every other call that changes the sequence,
-        and `state`, raises InvalidArgumentError; `read` sees what the session has written.
-
-        Args:
-            drafts: proposed ids of the positions after that token; may be empty.
-            parents: the tree that they form, ``[drafts + 1]`` or a `TokenTree`; None for one path.
-
-        Raises:
-            InvalidArgumentError: not exactly one token waits, no such tree, or a session is open.
-            UnsupportedError: a tree of several paths, and state pooled over several positions.
-            OutOfCapacityError: no room for the rows and a copy of the fixed-size state for each.
-        """
-        core = _core.begin_verify(self._core, as_tokens(drafts), as_tree(parents))
-        return VerifySession(self, core)
 
     def close(
         self,

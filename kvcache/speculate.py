@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 
+from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache.errors import InvalidArgumentError
 from kvcache.token_tree import TokenTree
 
 if TYPE_CHECKING:
@@ -15,10 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kvcache import _core
-    from kvcache.sequence import Sequence
 
-__all__ = ["VerifySession"]
+__all__ = ["PendingRows", "VerifySession"]
 
 
 #: A tree of drafts by itself or by its parents; None where each follows the one before it.
@@ -30,6 +31,55 @@ def as_tree(parents: Parents) -> _core.TokenTree | None:
     if parents is None:
         return None
     return (parents if isinstance(parents, TokenTree) else TokenTree(parents))._core
+
+
+_STRATEGIES = {name.lower(): value for name, value in _core.VerifyStrategy.__members__.items()}
+
+
+def as_strategy(strategy: str) -> _core.VerifyStrategy:
+    """The strategy as the core has it."""
+    if not isinstance(strategy, str) or strategy not in _STRATEGIES:
+        raise InvalidArgumentError(
+            f'strategy: expected "steps", "replay" or "carry", got {strategy!r}'
+        )
+    return _STRATEGIES[strategy]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRows:
+    """Accepted rows of one tensor that wait to be folded, oldest first; read-only arrays.
+
+    Attributes:
+        count: how many; 0 unless the strategy is ``"carry"``.
+        gate: of a recurrence, float32, ``[count, heads]`` and so on; see `kvcache.fold`.
+        left: float32 ``[count, heads, i]``; None for a state of one axis.
+        right: float32 ``[count, heads, j]``.
+        rows: of a convolution, ``[count, ...]`` in its own element; the others are then None.
+    """
+
+    count: int
+    gate: Any
+    left: Any
+    right: Any
+    rows: Any
+
+
+def pending_rows(count: int, gate: Any, left: Any, right: Any) -> PendingRows:
+    """What the core tells of rows that wait."""
+    if gate is None:
+        return PendingRows(count, None, None, None, right)
+    return PendingRows(count, gate, left, right, None)
+
+
+def as_inputs(gate: Any, left: Any, right: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """Gate, left and right, or the rows of a convolution in their place."""
+    if rows is None:
+        return gate, left, right
+    if right is not None:
+        raise InvalidArgumentError("stash: rows are of a convolution, right of a recurrence")
+    if gate is not None or left is not None:
+        raise InvalidArgumentError("stash: a convolution takes rows, and nothing else")
+    return None, None, rows
 
 
 class VerifySession:
@@ -45,13 +95,23 @@ class VerifySession:
                 ...  # session.state(row, layer, name) for each row; session.write(layer, ...)
             session.commit(accepted)
 
+    By the strategies ``"replay"`` and ``"carry"`` the inputs of the rows are kept instead of the
+    state after each: layers `stash` them, and nothing else of the session changes::
+
+        with seq.begin_verify(drafts, strategy="carry") as session:
+            for layer in layers:
+                S = fold(session.live(layer, name), session.pending(layer, name))  # in a kernel
+                ...  # run all rows from S
+                session.stash(layer, name, gate=gate, left=keys, right=values)
+            session.commit(accepted)
+
     Leaving the block without `commit`, by an exception too, rolls back. Thread-safe as its
     sequence is.
     """
 
     __slots__ = ("_core", "_sequence")
 
-    def __init__(self, sequence: Sequence, core: _core.VerifySession) -> None:
+    def __init__(self, sequence: Verifiable, core: _core.VerifySession) -> None:
         self._sequence = sequence  # an open sequence must not close under its session
         self._core = core
 
@@ -59,6 +119,11 @@ class VerifySession:
     def rows(self) -> int:
         """K: the number of drafts, and one."""
         return self._core.rows
+
+    @property
+    def strategy(self) -> str:
+        """``"steps"``, ``"replay"`` or ``"carry"``; see `Sequence.begin_verify`."""
+        return self._core.strategy.name.lower()
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -126,6 +191,60 @@ class VerifySession:
         """
         return self._core.state(as_count(row, "row"), as_layer(layer), as_text(name, "name"))
 
+    def live(self, layer: int, name: str) -> NDArray[Any]:
+        """A read-only view of one fixed-size tensor before row 0, without what is `pending`.
+
+        Raises:
+            InvalidArgumentError: the session has ended.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        return _core.verify_live(self._core, as_layer(layer), as_text(name, "name"))
+
+    def pending(self, layer: int, name: str) -> PendingRows:
+        """Rows accepted earlier that a kernel has to add to what `live` shows, by ``"carry"``.
+
+        Raises:
+            InvalidArgumentError: the session has ended.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        found = _core.verify_pending(self._core, as_layer(layer), as_text(name, "name"))
+        return pending_rows(*found)
+
+    def stash(
+        self,
+        layer: int,
+        name: str,
+        *,
+        gate: Any = None,
+        left: Any = None,
+        right: Any = None,
+        rows: Any = None,
+    ) -> None:
+        """Hand over the inputs of all rows for one tensor, instead of filling `state`.
+
+        Of a layer all tensors that fold are stashed, or none: then `state` is filled as by
+        ``"steps"``. Copied; may be repeated. Any floating arrays, kept as float32 (``rows`` as the
+        tensor's own element).
+
+        Args:
+            layer: index of the decoder layer.
+            name: the component, such as ``state.recurrent``.
+            gate: of a recurrence, ``[rows, heads]``, ``[rows, heads, i]`` or
+                ``[rows, heads, i, j]``, as its declaration says: see `kvcache.fold`.
+            left: ``[rows, heads, i]``; heads that divide those of the state are shared. None for a
+                state of one axis.
+            right: ``[rows, heads, j]``; likewise.
+            rows: of a convolution, and nothing else then: its inputs, ``[rows, channels]``.
+
+        Raises:
+            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, or the
+                session has ended.
+            UnsupportedError: nothing folds this tensor; fill `state`.
+            NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
+        """
+        inputs = as_inputs(gate, left, right, rows)
+        _core.verify_stash(self._core, as_layer(layer), as_text(name, "name"), *inputs)
+
     def commit(self, accepted: int | ArrayLike) -> int:
         """Keep accepted rows: their positions, their tokens, and the state after the last one.
 
@@ -174,3 +293,42 @@ class VerifySession:
         first = self._core.start
         where = f"{self.rows} rows at {first}" if self.is_open else "ended"
         return f"<VerifySession {where}>"
+
+
+class Verifiable:
+    """A sequence whose drafts can be verified."""
+
+    __slots__ = ()
+    _core: _core.Sequence
+
+    def begin_verify(
+        self, drafts: ArrayLike, parents: Parents = None, *, strategy: str = "steps"
+    ) -> VerifySession:
+        """Start running the last known token and ``drafts`` after it, to keep some of them.
+
+        Exactly one token must be known that has not run: `extend` by the one sampled last, first.
+        Until the session is committed or rolled back every other call that changes the sequence,
+        and `state`, raises InvalidArgumentError; `read` sees what the session has written. Without
+        drafts it is a decode step.
+
+        Args:
+            drafts: proposed ids of the positions after that token; may be empty.
+            parents: the tree that they form, ``[drafts + 1]`` or a `TokenTree`; None for one path.
+            strategy: what is kept of fixed-size state until the verdict: ``"steps"``, a copy after
+                each row; ``"replay"``, the inputs of each row, folded into the state by
+                `VerifySession.commit`; ``"carry"``, the same, but accepted rows wait to be folded
+                until the state is read, or the rows of a later verify no longer fit beside them.
+                After ``"carry"`` take views of `state` anew: taking one folds what waits.
+
+        Raises:
+            InvalidArgumentError: not exactly one token waits, no such tree or strategy, more rows
+                than the plan's ``stash_rows``, or a session is open.
+            UnsupportedError: a tree of several paths, and state pooled over several positions; or
+                another strategy than ``"steps"``, and a plan without ``stash_rows``.
+            OutOfCapacityError: no room for the rows and the carry stash, or by ``"steps"`` a copy
+                of the fixed-size state for each.
+        """
+        core = _core.begin_verify(
+            self._core, as_tokens(drafts), as_tree(parents), as_strategy(strategy)
+        )
+        return VerifySession(self, core)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvcache.enums import DType, Lifetime, Section, StateKind, VerifyRule
+from kvcache.enums import DType, Gate, Lifetime, Section, StateKind, VerifyRule
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.policy import LayerCachePolicy, LayerSchedule
 from kvcache.serde import U32, PositiveU32, PositiveU64, Value, describe
@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from kvcache import _core
     from kvcache.components import StateComponentPolicy
 
-__all__ = ["DType", "Lifetime", "Section", "StateDecl", "StateKind", "VerifyRule", "declare"]
+__all__ = [
+    "DType",
+    "Gate",
+    "Lifetime",
+    "Section",
+    "StateDecl",
+    "StateKind",
+    "VerifyRule",
+    "declare",
+]
 
 _TENSOR_DTYPES = {
     StateTensorDtype.FLOAT32: DType.F32,
@@ -57,6 +66,7 @@ class StateDecl(Value):
         chunked: paged state with a window: it starts anew at each multiple of its length instead of
             sliding, so that a query at p sees positions from ``p // window * window`` on.
         sinks: paged state with a sliding window: first positions, which every query sees as well.
+        gate: recurrent state of the ``h_steps`` rule: what one gate of an update is for.
     """
 
     id: str
@@ -72,6 +82,7 @@ class StateDecl(Value):
     record_tokens: PositiveU32 = 1
     chunked: bool = False
     sinks: U32 = 0
+    gate: Gate = Gate.HEAD
 
     def _validate(self) -> None:
         if not -1 <= self.layer < 2**31:
@@ -89,6 +100,8 @@ class StateDecl(Value):
             self._fail(".window", f"pooled state keeps all its records, got {self.window}")
         if self.kind is not StateKind.RECURRENT and self.verify is not VerifyRule.NONE:
             self._fail(".verify", "only recurrent state has a verify rule")
+        if self.verify is not VerifyRule.H_STEPS and self.gate is not Gate.HEAD:
+            self._fail(".gate", "only state of the h_steps rule has gates")
 
     def to_core(self) -> _core.StateDecl:
         """The same declaration for the compiled core."""
@@ -108,6 +121,7 @@ class StateDecl(Value):
             record_tokens=self.record_tokens,
             chunked=self.chunked,
             sinks=self.sinks,
+            gate=_core.Gate[self.gate.name],
         )
 
 
@@ -118,6 +132,7 @@ def declare(
     state_dtype: DType | str = DType.F32,
     draft_layers: int = 0,
     sinks: int = 0,
+    channel_gates: bool = False,
 ) -> tuple[StateDecl, ...]:
     """Declare the state of one sequence of a model, layer by layer, component by component.
 
@@ -127,6 +142,8 @@ def declare(
             `DType.BF16`, `DType.F32`, or a name of one, such as ``"bf16"``.
         state_dtype: element of fixed-size tensors that are declared floating.
         draft_layers: how many layers at the end belong to a draft head.
+        channel_gates: whether recurrent matrices have a gate for each key channel, as KDA and
+            RWKV6, instead of one for each head; the models that `kvcache.models` reads know.
         sinks: first positions that layers with a sliding window keep as well (StreamingLLM,
             arXiv:2309.17453); no configuration says so, an engine decides it.
 
@@ -154,7 +171,7 @@ def declare(
         drafts = index >= len(schedule) - draft_layers
         section = Section.DRAFT if drafts else Section.MAIN
         for component in policy.components():
-            unit = _unit(component, policy, storage, floating)
+            unit = _unit(component, policy, storage, floating, channel_gates=channel_gates)
             if unit is not None:
                 if unit.get("window") and not unit["chunked"]:
                     unit["sinks"] = sinks
@@ -172,6 +189,8 @@ def _unit(
     policy: LayerCachePolicy,
     storage: Storage,
     floating: DType,
+    *,
+    channel_gates: bool,
 ) -> dict[str, Any] | None:
     """The declaration fields that say what one unit is; None for what is not declared."""
     role = getattr(component.role, "role", None)  # of a state tensor; None for attention
@@ -200,6 +219,7 @@ def _unit(
         "dtype": _TENSOR_DTYPES.get(component.dtype, floating),
         "shape": shape,
         "verify": _verify_rule(role),
+        "gate": _gate(role, len(shape), channel_gates=channel_gates),
     }
 
 
@@ -227,3 +247,12 @@ def _most(axis: Any) -> int:
 def _verify_rule(role: StateTensorRole | None) -> VerifyRule:
     """The matrix keeps what each slot needs; small tensors keep every row of a verify."""
     return VerifyRule.H_STEPS if isinstance(role, Recurrent) else VerifyRule.CONV_STEPS
+
+
+def _gate(role: StateTensorRole | None, axes: int, *, channel_gates: bool) -> Gate:
+    """States without heads are elementwise recurrences: Mamba, RG-LRU."""
+    if not isinstance(role, Recurrent):
+        return Gate.HEAD
+    if axes != 3:
+        return Gate.ELEMENT
+    return Gate.CHANNEL if channel_gates else Gate.HEAD

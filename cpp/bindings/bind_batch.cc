@@ -100,10 +100,12 @@ void read_rows(ArrayBatch& batch, std::int32_t layer, const Counts& starts,
 kvcache::BatchVerifySession begin_verify(ArrayBatch& batch, const Tokens& drafts,
                                          const std::optional<Counts>& counts,
                                          const std::optional<Tokens>& parents,
-                                         kvcache::VerifyTable* table) {
+                                         kvcache::VerifyTable* table,
+                                         kvcache::VerifyStrategy strategy,
+                                         kvcache::CarryTable* carry) {
   const auto span = token_span(drafts);
   const auto of = count_span(counts);
-  kvcache::BatchVerifyOptions options{.table = table};
+  kvcache::BatchVerifyOptions options{.table = table, .strategy = strategy, .carry = carry};
   if (parents) options.parents = token_span(*parents);
   const ReleaseGil nogil;
   return unwrap(batch.batch().begin_verify(span, of, options));
@@ -190,7 +192,7 @@ void bind_batch(py::module_& m) {
       .def("read", &read_rows, py::arg("layer"), py::arg("starts"), py::arg("counts"),
            py::arg("components"))
       .def("begin_verify", &begin_verify, py::arg("drafts"), py::arg("counts"), py::arg("parents"),
-           py::arg("table").none(true))
+           py::arg("table").none(true), py::arg("strategy"), py::arg("carry").none(true))
       .def("block_table",
            [](const py::object& self, std::size_t group) {
              return self.cast<ArrayBatch&>().block_table(self, group);

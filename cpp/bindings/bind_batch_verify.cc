@@ -86,6 +86,7 @@ void bind_batch_verify(py::module_& m) {
   using Session = BatchVerifySession;
   py::class_<Session, py::smart_holder>(m, "BatchVerifySession")
       .def_property_readonly("rows", &Session::rows)
+      .def_property_readonly("strategy", &Session::strategy)
       .def_property_readonly("is_open", py::cpp_function(&Session::is_open, release_gil()))
       .def("tokens", [](const Session& session) { return array_of(session.tokens()); })
       .def("positions", [](const Session& session) { return array_of(session.positions()); })

@@ -46,6 +46,16 @@ void bind_enums(py::module_& m) {
       .value("H_STEPS", VerifyRule::kHSteps)
       .value("CONV_STEPS", VerifyRule::kConvSteps)
       .finalize();
+  py::native_enum<VerifyStrategy>(m, "VerifyStrategy", "enum.IntEnum")
+      .value("STEPS", VerifyStrategy::kSteps)
+      .value("REPLAY", VerifyStrategy::kReplay)
+      .value("CARRY", VerifyStrategy::kCarry)
+      .finalize();
+  py::native_enum<Gate>(m, "Gate", "enum.IntEnum")
+      .value("HEAD", Gate::kHead)
+      .value("CHANNEL", Gate::kChannel)
+      .value("ELEMENT", Gate::kElement)
+      .finalize();
 }
 
 void bind_decl(py::module_& m) {
@@ -53,16 +63,16 @@ void bind_decl(py::module_& m) {
       .def(py::init([](std::string id, std::int32_t layer, std::string component, StateKind kind,
                        Section section, DType dtype, std::vector<std::uint64_t> shape,
                        std::uint32_t row_scale_bytes, std::uint32_t window, VerifyRule verify,
-                       std::uint32_t record_tokens, bool chunked, std::uint32_t sinks) {
+                       std::uint32_t record_tokens, bool chunked, std::uint32_t sinks, Gate gate) {
              return StateDecl{std::move(id), layer,  std::move(component), kind,
                               section,       dtype,  std::move(shape),     row_scale_bytes,
                               window,        verify, record_tokens,        chunked,
-                              sinks};
+                              sinks,         gate};
            }),
            py::kw_only(), py::arg("id"), py::arg("layer"), py::arg("component"), py::arg("kind"),
            py::arg("section"), py::arg("dtype"), py::arg("shape"), py::arg("row_scale_bytes"),
            py::arg("window"), py::arg("verify"), py::arg("record_tokens") = 1,
-           py::arg("chunked") = false, py::arg("sinks") = 0)
+           py::arg("chunked") = false, py::arg("sinks") = 0, py::arg("gate") = Gate::kHead)
       .def_readonly("id", &StateDecl::id)
       .def_readonly("layer", &StateDecl::layer)
       .def_readonly("component", &StateDecl::component)
@@ -75,7 +85,10 @@ void bind_decl(py::module_& m) {
       .def_readonly("verify", &StateDecl::verify)
       .def_readonly("record_tokens", &StateDecl::record_tokens)
       .def_readonly("chunked", &StateDecl::chunked)
-      .def_readonly("sinks", &StateDecl::sinks);
+      .def_readonly("sinks", &StateDecl::sinks)
+      .def_readonly("gate", &StateDecl::gate);
+  m.def("stash_row_elements",
+        [](const StateDecl& decl) { return unwrap(stash_row(decl)).elements(); });
   m.def("unit_bytes", [](const StateDecl& decl) { return unwrap(unit_bytes(decl)); });
 }
 
@@ -112,19 +125,22 @@ void bind_plan(py::module_& m) {
   py::class_<StatePlan>(m, "StatePlan")
       .def(py::init([](std::vector<StateDecl> decls, std::uint64_t memory_bytes,
                        std::uint32_t block_tokens, std::uint32_t sequences,
-                       std::uint32_t ring_depth, bool rotated_keys) {
+                       std::uint32_t ring_depth, bool rotated_keys, std::uint32_t stash_rows) {
              return unwrap(StatePlan::create(
                  std::move(decls),
-                 {memory_bytes, block_tokens, sequences, ring_depth, rotated_keys}));
+                 {memory_bytes, block_tokens, sequences, ring_depth, rotated_keys, stash_rows}));
            }),
            py::arg("decls"), py::kw_only(), py::arg("memory_bytes"), py::arg("block_tokens"),
-           py::arg("sequences"), py::arg("ring_depth") = 0, py::arg("rotated_keys") = true)
+           py::arg("sequences"), py::arg("ring_depth") = 0, py::arg("rotated_keys") = true,
+           py::arg("stash_rows") = 0)
       .def_property_readonly("decls", &StatePlan::decls)
       .def_property_readonly("groups", &StatePlan::groups)
       .def_property_readonly("fixed", &StatePlan::fixed)
       .def_property_readonly("slot_bytes", &StatePlan::slot_bytes)
       .def_property_readonly("block_bytes", &StatePlan::block_bytes)
       .def_property_readonly("ring_bytes", &StatePlan::ring_bytes)
+      .def_property_readonly("stash_bytes",
+                             [](const StatePlan& plan) { return plan.stash().bytes; })
       .def(
           "snapshot_bytes",
           [](const StatePlan& plan, SnapshotFormat format) {

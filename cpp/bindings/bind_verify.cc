@@ -23,10 +23,11 @@ using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
 
-VerifySession begin_verify(Sequence& sequence, const Tokens& drafts, const TokenTree* tree) {
+VerifySession begin_verify(Sequence& sequence, const Tokens& drafts, const TokenTree* tree,
+                           kvcache::VerifyStrategy strategy) {
   const auto span = token_span(drafts);
   const ReleaseGil nogil;
-  return unwrap(sequence.begin_verify(span, tree));
+  return unwrap(sequence.begin_verify(span, tree, strategy));
 }
 
 template <typename Element>
@@ -70,6 +71,7 @@ void bind_verify(py::module_& m) {
   py::class_<VerifySession, py::smart_holder>(m, "VerifySession")
       .def_property_readonly("rows", &VerifySession::rows)
       .def_property_readonly("start", &VerifySession::start)
+      .def_property_readonly("strategy", &VerifySession::strategy)
       .def_property_readonly("is_open", py::cpp_function(&VerifySession::is_open, release_gil()))
       .def("tokens", [](const VerifySession& session) { return array_of(session.tokens()); })
       .def("positions", [](const VerifySession& session) { return array_of(session.positions()); })
@@ -82,5 +84,5 @@ void bind_verify(py::module_& m) {
       .def("commit_path", &commit_path)
       .def("rollback", [](VerifySession& s) { unwrap(s.rollback()); }, release_gil());
   m.def("begin_verify", &begin_verify, py::arg("sequence"), py::arg("drafts"),
-        py::arg("tree").none(true));
+        py::arg("tree").none(true), py::arg("strategy") = kvcache::VerifyStrategy::kSteps);
 }

@@ -7,6 +7,7 @@ namespace py = pybind11;
 
 void bind_status(py::module_& m);
 void bind_codec(py::module_& m);
+void bind_fold(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_events(py::module_& m);
 void bind_explanation(py::module_& m);
@@ -19,6 +20,8 @@ void bind_batch(py::module_& m);
 void bind_batch_verify(py::module_& m);
 void bind_snapshot(py::module_& m);
 void bind_state_plan(py::module_& m);
+void bind_stash(py::module_& m);
+void bind_carry_table(py::module_& m);
 void bind_token_tree(py::module_& m);
 void bind_prompt_lookup(py::module_& m);
 void bind_tenants(py::module_& m);
@@ -37,6 +40,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   m.attr("__version__") = KVCACHE_VERSION;
   bind_status(m);
   bind_codec(m);
+  bind_fold(m);
   bind_snapshot(m);
   bind_state_plan(m);
   bind_state_terms(m);
@@ -53,6 +57,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_page_pool(m);
   bind_verify_table(m);
   bind_batch_verify(m);
+  bind_carry_table(m);
   bind_batch(m);
   bind_token_tree(m);
   bind_verify(m);
@@ -60,5 +65,6 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   bind_reservation(m);
   bind_hidden(m);
   bind_draft_tokens(m);
+  bind_stash(m);
   bind_engine_layout(m);
 }

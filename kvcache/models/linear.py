@@ -229,6 +229,7 @@ def _delta_and_latent(
         hidden_size=hidden_size(f),
         drafts=[latent] * drafts,
         granularity=GRANULARITY,
+        channel_gates=True,
     )
 
 
@@ -270,7 +271,12 @@ def glm5_next_decoder(f: Fields) -> Decoder:
             policies.append(indexed if own[i] else plain)
         else:
             raise f.error(f"layer_types[{i}]", f"unknown layer type {shown(kind)}")
-    return Decoder(layers=policies, hidden_size=hidden_size(f), drafts=[indexed] * drafts)
+    return Decoder(
+        layers=policies,
+        hidden_size=hidden_size(f),
+        drafts=[indexed] * drafts,
+        channel_gates=True,
+    )
 
 
 # -- lightning attention ---------------------------------------------------------------------

@@ -39,6 +39,8 @@ class Model:
         channel_parts: convolutions over several streams: the name of the tensor and for each
             stream ``(heads, channels of a head)`` of the whole model; no stream when they are
             not known. A stream of one head is on every rank, the others are divided.
+        channel_gates: whether recurrent matrices have a gate (decay) for each key channel, as KDA
+            and RWKV6, instead of one for each head.
     """
 
     model_type: str
@@ -57,6 +59,7 @@ class Model:
     draft_offset: int
     capabilities: ModelCapabilities
     channel_parts: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    channel_gates: bool = False
     costs: CostModel | None = None
 
     def __repr__(self) -> str:

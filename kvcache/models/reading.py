@@ -137,6 +137,7 @@ def _model(whole: Fields, f: Fields, kind: str, stage: Decoder, place: tuple[int
         draft_offset=stage.draft_offset,
         capabilities=capabilities,
         channel_parts=tuple(f.channel_parts.items()),
+        channel_gates=stage.channel_gates,
         costs=model_costs(f, kind, stage, place[0]),
     )
 

@@ -26,7 +26,8 @@ def _token_shifts(f: Fields) -> list[StateTensorPolicy]:
 
 
 def _everywhere(f: Fields, tensors: list[StateTensorPolicy]) -> Decoder:
-    return Decoder(layers=[fixed_layer(tensors)] * layer_count(f), hidden_size=hidden_size(f))
+    layers = [fixed_layer(tensors)] * layer_count(f)
+    return Decoder(layers=layers, hidden_size=hidden_size(f), channel_gates=True)
 
 
 @register("rwkv")

@@ -48,6 +48,7 @@ class Decoder:
         media_positions: whether images and audio take positions of the decoder.
         granularity: positions by which engines grow a cache of this family.
         draft_offset: how far the prefix of draft layers is from that of the model, 0 or less.
+        channel_gates: whether recurrent matrices have a gate for each key channel.
         upper_bound: whether bytes counted from the policies can exceed what is kept.
     """
 
@@ -60,6 +61,7 @@ class Decoder:
     media_positions: bool = True
     granularity: int = 1
     draft_offset: int = 0
+    channel_gates: bool = False
     upper_bound: bool = False
 
 

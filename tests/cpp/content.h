@@ -44,7 +44,9 @@ inline std::vector<StateDecl> decls() {
                     .component = kStateName,
                     .kind = StateKind::kRecurrent,
                     .dtype = DType::kF32,
-                    .shape = {kState}}};
+                    .shape = {kState},
+                    .verify = VerifyRule::kHSteps,
+                    .gate = Gate::kElement}};
 }
 
 // First position that layer `layer` still sees at `length`; sinks aside.
@@ -77,8 +79,10 @@ inline std::vector<float> rows_of(const Tokens& tokens, std::uint64_t start, std
   return rows;
 }
 
+// Bits of a finite float that is not 0: a fold with gates of 0 stores them as they are.
 inline std::vector<std::uint32_t> state_of(const Tokens& tokens, std::uint64_t length) {
-  return std::vector<std::uint32_t>(kState, length == 0 ? 0 : prefix_value(tokens, length));
+  const std::uint32_t bits = (prefix_value(tokens, length) & 0xbfffffffU) | 1U;
+  return std::vector<std::uint32_t>(kState, length == 0 ? 0 : bits);
 }
 
 // View: codec::RowsView, or codec::MutableRowsView of rows that are not const.
@@ -95,6 +99,22 @@ View view_of(Float* data, std::uint64_t tokens) {
 
 inline void set_state(const StateView& view, const Tokens& tokens, std::uint64_t length) {
   std::memcpy(view.data, state_of(tokens, length).data(), kState * 4);
+}
+
+// The inputs of all rows of an open session of a sequence or of a batch, each the last of its path.
+template <typename Session>
+Status stash_state(Session& session, const std::vector<Tokens>& paths) {
+  const std::vector<float> gates(paths.size() * kState, 0.0F);
+  std::vector<std::uint32_t> states;
+  for (const Tokens& path : paths) {
+    const auto state = state_of(path, path.size());
+    states.insert(states.end(), state.begin(), state.end());
+  }
+  const auto view = [&](const void* data) {
+    return codec::RowsView{data, DType::kF32, paths.size(), 1, kState, kState * 4, kState * 4};
+  };
+  StashInputs inputs{.gate = view(gates.data()), .left = {}, .right = view(states.data())};
+  return session.stash(kStateLayer, kStateName, inputs);
 }
 
 // Writes and completes positions up to `stop` of a sequence that only this thread uses.
@@ -145,7 +165,7 @@ Status run_rows(Session& session, const std::vector<Tokens>& paths, const State&
   for (std::size_t row = 0; row < paths.size(); ++row) {
     const Result<StateView> after = state(row);
     if (!after) return after.status();
-    set_state(*after, paths[row], paths[row].size());
+    if (after->data != nullptr) set_state(*after, paths[row], paths[row].size());
   }
   return Status::ok();
 }

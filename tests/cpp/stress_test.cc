@@ -176,13 +176,17 @@ class Worker {
     const TokenTree tree = random_tree();
     const Tokens drafts(tree.nodes() - 1, static_cast<int>(below(2)));
     const Tokens known = sequence.tokens();
-    auto begun = sequence.begin_verify(drafts, &tree);
+    const auto strategy = static_cast<VerifyStrategy>(below(3));
+    auto begun = sequence.begin_verify(drafts, &tree, strategy);
     if (!went_well(begun.status(), "begin_verify")) return;
     VerifySession session = std::move(begun).value();
-    const Status ran = content::run_rows(
-        session, content::tokens_by_row(known, drafts, tree), [&](std::size_t row) {
-          return session.state(row, content::kStateLayer, content::kStateName);
-        });
+    const auto paths = content::tokens_by_row(known, drafts, tree);
+    const bool stash = strategy != VerifyStrategy::kSteps && below(8) != 0;
+    if (stash) went_well(content::stash_state(session, paths), "stash");
+    const Status ran = content::run_rows(session, paths, [&](std::size_t row) {
+      if (stash) return Result<StateView>(StateView{});
+      return session.state(row, content::kStateLayer, content::kStateName);
+    });
     if (!went_well(ran, "verify rows") || below(4) == 0) return;  // the destructor rolls back
     went_well(session.commit(*tree.path(below(static_cast<std::uint32_t>(tree.nodes())))).status(),
               "commit");
@@ -217,10 +221,15 @@ class Worker {
       handles.push_back(&sequence);
     }
     Batch batch = Batch::create(handles).value();
-    auto begun = batch.begin_verify(drafts, counts, {.table = &table_});
+    const auto strategy = static_cast<VerifyStrategy>(below(3));
+    const bool stash = strategy != VerifyStrategy::kSteps && below(4) != 0;
+    auto begun = batch.begin_verify(drafts, counts,
+                                    {.table = stash ? nullptr : &table_, .strategy = strategy});
     if (!went_well(begun.status(), "batch begin_verify")) return;
     BatchVerifySession session = std::move(begun).value();
+    if (stash) went_well(content::stash_state(session, paths), "batch stash");
     const Status ran = content::run_rows(session, paths, [&](std::size_t row) {
+      if (stash) return Result<StateView>(StateView{});
       return session.state(places[row].first, places[row].second, content::kStateLayer,
                            content::kStateName);
     });
@@ -358,8 +367,14 @@ class Worker {
         status = sequence.rollback(below(20));
         break;
       case 7: {
-        auto session = sequence.begin_verify({{1, 0}});
-        if (session) status = session->commit(1 + below(3)).status();
+        auto session =
+            sequence.begin_verify({{1, 0}}, nullptr, static_cast<VerifyStrategy>(below(3)));
+        if (!session) break;
+        status = content::stash_state(*session, std::vector<Tokens>(3, tokens));
+        if (session->live(content::kStateLayer, content::kStateName) &&
+            session->pending(content::kStateLayer, content::kStateName)) {
+          status = session->commit(1 + below(3)).status();
+        }
         break;
       }
       case 8:
@@ -396,7 +411,7 @@ class Worker {
 
 // Shared sequences live in a space of their own: what racing threads write there is nobody's hit.
 CacheStats stress(std::uint64_t capacity_blocks) {
-  auto plan = StatePlan::create(content::decls(), {64 << 20, 4, 64, 3});
+  auto plan = StatePlan::create(content::decls(), {64 << 20, 4, 64, 3, true, 7});
   EXPECT_TRUE(plan.is_ok()) << plan.status().message();
   const auto cache =
       Cache::create(std::move(plan).value(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from support.declarations import paged, recurrent
 from support.int8_oracle import from_bfloat16_bits
 
 from kvcache import Cache, RequestHints, Sequence, StateDecl, StatePlan, _core
-from kvcache.enums import DType
+from kvcache.enums import DType, Gate, VerifyRule
 from kvcache.errors import OutOfCapacityError, UnsupportedError
 
 
@@ -38,7 +38,9 @@ def attention(layer: int, **options: Any) -> list[StateDecl]:
 
 LINEAR = [
     recurrent(1, "state.convolution.0", 3, 2, dtype=DType.F16),
-    recurrent(1, "state.recurrent", 2, 3),
+    replace(
+        recurrent(1, "state.recurrent", 6), verify=VerifyRule.H_STEPS, gate=Gate.ELEMENT
+    ),  # what verify sessions may stash
 ]
 
 #: Plan shapes by name: what a model keeps.
@@ -116,6 +118,7 @@ def make_driver(shape: str, memory: dict[str, Any], sequences: int = 6) -> Drive
         block_tokens=4,
         sequences=sequences,
         ring_depth=3,
+        stash_rows=6,
     )
     return Driver(plan, exact=memory is AMPLE, capacity_blocks=blocks)
 
@@ -153,6 +156,7 @@ class Pair:
     ) -> None:
         self.driver, self.real, self.twin, self.tenant = driver, real, twin, tenant
         self.stale: set[tuple[int, int]] = set()  # (layer, position) written with wrong rows
+        self.has_stash = False  # from its first verify by inputs on
 
     @property
     def is_ready(self) -> bool:
@@ -505,6 +509,7 @@ class Driver:
         exact = stats.slots + stats.snapshots - stats.lossy_snapshots + stats.ring_snapshots
         sizes = [self.plan.snapshot_bytes(kept) for kept in FORMATS[1:]]
         lossy = stats.used_bytes - page_bytes - exact * self.plan.slot_bytes
+        lossy -= sum(pair.has_stash for pair in self.pairs) * self.plan.stash_bytes
         assert stats.pages == pages
         assert min(sizes) * stats.lossy_snapshots <= lossy <= max(sizes) * stats.lossy_snapshots
 

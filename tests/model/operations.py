@@ -18,7 +18,7 @@ from model.driver import INTEGERS, Driver, Pair, values
 from model.outcome import outcome
 from model.tenants import NAMES
 
-from kvcache import Batch, Cache
+from kvcache import Batch, Cache, FixedComponent
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
 
 T = TypeVar("T")
@@ -451,6 +451,11 @@ class Verify:
         return self.twin.commit(rows, self.records, [self.states[row] for row in path], len(path))
 
 
+def may_stash(part: FixedComponent, strategy: str) -> bool:
+    """Whether a fold with gates of 0 stores any values of a tensor."""
+    return strategy != "steps" and part.name == "state.recurrent" and len(part.shape) == 1
+
+
 @on_sequence(3)
 def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
     """A verify session, to whatever end; most of the time the sequence is ready for one."""
@@ -459,19 +464,26 @@ def verify(driver: Driver, pair: Pair, draw: Draw) -> None:
             return
         driver.extend(pair, [draw.pick([1, 2])])
     own = Verify(driver, pair, draw)
+    strategy = draw.pick(["steps", "replay", "carry"])
     begun = driver.both(
-        lambda: pair.real.begin_verify(own.drafts, own.parents),
+        lambda: pair.real.begin_verify(own.drafts, own.parents, strategy=strategy),
         lambda: pair.twin.begin_verify(own.drafts),
     )
     if begun is None:
         return
+    pair.has_stash |= strategy != "steps"
     session = begun[0]
     own.run()
     for layer, rows in own.rows.items():
         session.write(layer, *driver.arrays(layer, rows))
-    for row, state in enumerate(own.states):
-        for (layer, name), value in state.items():
-            session.state(row, layer, name)[...] = value
+    for part in driver.plan.fixed:
+        values = [state[part.layer, part.name] for state in own.states]
+        if may_stash(part, strategy):
+            new = np.float32(values)
+            session.stash(part.layer, part.name, gate=np.zeros_like(new), right=new)
+            continue
+        for row, value in enumerate(values):
+            session.state(row, part.layer, part.name)[...] = value
     for stream, new in own.records.items():
         session.write_records(*stream, driver.record_array(stream, new))
     _, refused = outcome(pair.real.publish)
@@ -507,15 +519,25 @@ def verify_batch(driver: Driver, pair: Pair, draw: Draw) -> None:
         for own in all_own:
             own.twin.begin_verify(own.drafts)
 
-    begun = driver.both(lambda: batch.begin_verify(drafts, counts, parents), begin_twins)
+    strategy = draw.pick(["steps", "replay", "carry"])
+    begun = driver.both(
+        lambda: batch.begin_verify(drafts, counts, parents, strategy=strategy), begin_twins
+    )
     if begun is None:
         return
     session = begun[0]
-    for i, own in enumerate(all_own):
+    for own in all_own:
+        own.pair.has_stash |= strategy != "steps"
         own.run()
-        for row, state in enumerate(own.states):
-            for (layer, name), value in state.items():
-                session.state(i, row, layer, name)[...] = value
+    for part in driver.plan.fixed:
+        tensor = part.layer, part.name
+        if may_stash(part, strategy):
+            new = np.float32([state[tensor] for own in all_own for state in own.states])
+            session.stash(*tensor, gate=np.zeros_like(new), right=new)
+            continue
+        for i, own in enumerate(all_own):
+            for row, state in enumerate(own.states):
+                session.state(i, row, *tensor)[...] = state[tensor]
     for layer in driver.reference.windows:
         rows = [row for own in all_own for row in own.rows[layer]]
         session.write(layer, *driver.arrays(layer, rows))

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "kvcache/batch.h"
+#include "kvcache/carry_table.h"
+#include "kvcache/verify.h"
 
 namespace kvcache {
 
@@ -34,6 +36,9 @@ struct BatchVerifyOptions {
   std::optional<std::span<const std::int32_t>> parents = {};
   // Where kernels find the state; see kvcache/verify_table.h.
   VerifyTable* table = nullptr;
+  VerifyStrategy strategy = VerifyStrategy::kSteps;
+  // Where kernels find the state and store inputs, by another strategy; see kvcache/carry_table.h.
+  CarryTable* carry = nullptr;
 };
 
 class BatchVerifySession {
@@ -61,6 +66,11 @@ class BatchVerifySession {
   Status write_records(std::int32_t layer, std::string_view name, const codec::RowsView& rows);
   Result<StateView> state(std::size_t sequence, std::uint64_t row, std::int32_t layer,
                           std::string_view name);
+  Result<StateView> live(std::size_t sequence, std::int32_t layer, std::string_view name) const;
+  Result<PendingRows> pending(std::size_t sequence, std::int32_t layer,
+                              std::string_view name) const;
+  Status stash(std::int32_t layer, std::string_view name, const StashInputs& inputs);
+  VerifyStrategy strategy() const { return strategy_; }
 
   // Keeps the first accepted[i] rows of each sequence; 0 leaves it as it was before. Ends the
   // session and returns the lengths. `in_place`: kernels have stored the rows in the pages
@@ -81,9 +91,13 @@ class BatchVerifySession {
   // Own: the locks of the batch and of its sequences are held.
   Status claim(const CacheCore& cache, const VerifyTable& table, std::size_t sequences,
                std::span<const std::uint64_t> counts);
+  Status claim(const CacheCore& cache, const CarryTable& table, std::size_t sequences);
   void open_rows(const std::shared_ptr<BatchCore>& core, std::span<const std::int32_t> drafts,
                  std::span<const std::uint64_t> counts, std::vector<TokenTree> trees);
   void stage();
+  void engage();  // what the carry table's kernels have stored counts as stashed
+  // Own. kInvalidArgument: no such sequence, or the session cannot be used.
+  Status check_member(std::string_view call, std::size_t sequence) const;
   Status check_open(std::string_view call) const;  // why the session cannot be used
   void end();                                      // takes the cache's lock
   // `paths` where they are not the first rows; takes the locks.
@@ -98,7 +112,9 @@ class BatchVerifySession {
   std::vector<std::int64_t> positions_;
   std::vector<std::int32_t> offsets_;
   std::vector<std::int64_t> starts_;
+  VerifyStrategy strategy_ = VerifyStrategy::kSteps;
   std::shared_ptr<VerifyTableCore> table_;  // own: that is claimed; else null
+  std::shared_ptr<CarryTableCore> carry_;   // likewise
 };
 
 }  // namespace kvcache

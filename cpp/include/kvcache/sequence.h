@@ -177,8 +177,11 @@ class Sequence {
   // both. kInvalidArgument: not exactly one token waits, or the tree has not drafts + 1 nodes.
   // kUnsupported: a tree of several paths, and state pooled over several positions.
   // kOutOfCapacity: no room for drafts + 1 rows and as many copies of the fixed-size state.
+  // By a `strategy` other than kSteps the rows' inputs go to the carry stash of the sequence;
+  // kUnsupported: the plan has none. kInvalidArgument: more rows than its stash_rows.
   Result<VerifySession> begin_verify(std::span<const std::int32_t> drafts,
-                                     const TokenTree* tree = nullptr);
+                                     const TokenTree* tree = nullptr,
+                                     VerifyStrategy strategy = VerifyStrategy::kSteps);
   // Gives everything back; what was published stays, and eviction learns how the request ended.
   void close(const CloseOptions& options = {});
   bool is_open() const;

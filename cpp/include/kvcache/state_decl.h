@@ -32,6 +32,7 @@ struct StateDecl {
   bool chunked = false;
   // Paged kinds with a sliding window: the first positions, which every query sees as well.
   std::uint32_t sinks = 0;
+  Gate gate = Gate::kHead;  // recurrent kinds of VerifyRule::kHSteps
 
   Retention retention() const { return {window, chunked, sinks, record_tokens}; }
 };

@@ -10,6 +10,7 @@
 
 #include "kvcache/retention.h"
 #include "kvcache/snapshot.h"
+#include "kvcache/stash.h"
 #include "kvcache/state_decl.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
@@ -23,6 +24,9 @@ struct PlanOptions {
   std::uint32_t ring_depth = 0;     // copies of its fixed-size state that each may record
   // Whether keys carry their position: a rotary embedding is applied before they are stored.
   bool rotated_keys = true;
+  // Rows of inputs that the carry stash of a sequence holds, for the verify strategies "replay" and
+  // "carry"; 0: no stash.
+  std::uint32_t stash_rows = 0;
 };
 
 // One component of one layer inside a page: [rows, heads, width], one row for each position or
@@ -79,13 +83,15 @@ class StatePlan {
   const SnapshotLayout& snapshot_layout(SnapshotFormat format) const {
     return snapshots_[static_cast<std::size_t>(format)];
   }
+  // The carry stash of one sequence, taken when it first verifies by a strategy that needs it.
+  const StashLayout& stash() const { return stash_; }
   std::uint64_t block_bytes() const;  // one block of every group
   // Most bytes that the decode rings of all sequences hold.
   std::uint64_t ring_bytes() const;
 
   // Most bytes that a sequence of `tokens` positions holds while it is written in one go of
-  // `chunk_tokens` positions: its slot, its decode ring, its pages, and nothing shared.
-  // kInvalidArgument when the result does not fit 64 bits.
+  // `chunk_tokens` positions: its slot, its decode ring, its carry stash, its pages, and nothing
+  // shared. kInvalidArgument when the result does not fit 64 bits.
   Result<std::uint64_t> sequence_bytes(std::uint64_t tokens, std::uint64_t chunk_tokens) const;
   // Stored bytes that a hit of `tokens` positions covers: rows of every group that the hit rule
   // needs, and the fixed-size state. kInvalidArgument when the result does not fit 64 bits.
@@ -100,6 +106,7 @@ class StatePlan {
   std::vector<FixedComponent> fixed_;
   std::uint64_t slot_bytes_ = 0;
   std::array<SnapshotLayout, kSnapshotFormats> snapshots_;  // by format
+  StashLayout stash_;
 };
 
 }  // namespace kvcache

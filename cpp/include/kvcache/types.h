@@ -91,4 +91,13 @@ enum class Section : std::uint8_t { kMain = 0, kDraft = 1 };
 // How many intermediate states a speculative verify keeps of a recurrent state.
 enum class VerifyRule : std::uint8_t { kNone = 0, kHSteps = 1, kConvSteps = 2 };
 
+// What a verify keeps of the fixed-size state until its verdict: a copy after each row, or the
+// inputs of each row, which are folded into the state by commit(), or when it is read.
+enum class VerifyStrategy : std::uint8_t { kSteps = 0, kReplay = 1, kCarry = 2 };
+
+// What one gate (decay) of a recurrent state [heads, lines, columns] is for: a head (gated delta
+// net, Mamba2, lightning attention), a line of one, which is a key channel (KDA, RWKV6), or an
+// element (Mamba, RG-LRU).
+enum class Gate : std::uint8_t { kHead = 0, kChannel = 1, kElement = 2 };
+
 }  // namespace kvcache

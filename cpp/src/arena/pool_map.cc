@@ -18,6 +18,9 @@ std::vector<PoolSpec> pool_specs(const StatePlan& plan, std::uint64_t max_blocks
     const PlanOptions& options = plan.options();
     const std::uint64_t ring_items = std::uint64_t{options.ring_depth} * options.sequences;
     if (ring_items > 0) specs.push_back({"decode ring", plan.slot_bytes(), ring_items});
+    if (plan.stash().bytes > 0) {
+      specs.push_back({"carry stashes", plan.stash().bytes, options.sequences});
+    }
   }
   return specs;
 }
@@ -33,9 +36,9 @@ PoolMap map_pools(const StatePlan& plan, Arena& arena) {
       map.by_format[format] = &arena.pool(plan.groups().size() + 1 + format);
     }
     map.snapshots = map.by_format[0];
-    if (plan.options().ring_depth > 0) {
-      map.ring = &arena.pool(plan.groups().size() + 1 + kSnapshotFormats);
-    }
+    std::size_t next = plan.groups().size() + 1 + kSnapshotFormats;
+    if (plan.options().ring_depth > 0) map.ring = &arena.pool(next++);
+    if (plan.stash().bytes > 0) map.stashes = &arena.pool(next++);
   }
   return map;
 }

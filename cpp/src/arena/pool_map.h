@@ -1,5 +1,5 @@
 // Which pool of the arena holds what: a page pool for each group of the plan, then slots, snapshots
-// of each format and the decode ring when the model has fixed-size state.
+// of each format, the decode ring and the carry stashes when the model has fixed-size state.
 #pragma once
 
 #include <array>
@@ -28,6 +28,7 @@ struct PoolMap {
   Pool* snapshots = nullptr;  // likewise; exact ones, and the copies of verify sessions
   std::array<Pool*, kSnapshotFormats> by_format = {};  // likewise; the first is `snapshots`
   Pool* ring = nullptr;                                // likewise, or without a decode ring
+  Pool* stashes = nullptr;                             // likewise, or without a carry stash
 
   Pool& of(SnapshotFormat format) const { return *by_format[static_cast<std::size_t>(format)]; }
   Pool& of(const SnapshotRef& ref) const { return of(ref.format); }

@@ -6,6 +6,7 @@
 
 #include "cache/batch_core.h"
 #include "cache/verify_life.h"
+#include "speculate/carry_table.h"
 #include "speculate/verify_table.h"
 
 namespace kvcache {
@@ -74,6 +75,8 @@ Result<BatchVerifySession> Batch::begin_verify(std::span<const std::int32_t> dra
   if (Status status = core.check_total(counts, "drafts", drafts.size()); !status) return status;
   for (std::size_t row = 0; row < size(); ++row) {
     Status status = VerifyState::check_begin(*core.members[row]->state);
+    const std::uint64_t rows = count_of(counts, row) + 1;
+    if (status) status = VerifyState::check_strategy(core.cache->plan, options.strategy, rows);
     if (!status) return in_row(row, status);
   }
   std::vector<TokenTree> trees;
@@ -87,6 +90,13 @@ Result<BatchVerifySession> Batch::begin_verify(std::span<const std::int32_t> dra
       return status;
     }
   }
+  if (options.carry != nullptr) {
+    if (options.strategy == VerifyStrategy::kSteps) {
+      return Status::invalid_argument("begin_verify: a carry table, but the strategy is steps");
+    }
+    if (Status status = session.claim(*core.cache, *options.carry, size()); !status) return status;
+  }
+  session.strategy_ = options.strategy;
   session.open_rows(core_, drafts, counts, std::move(trees));
   CacheCore& cache = *core.cache;
   std::vector<sequence::PageCopy> copies;
@@ -100,6 +110,7 @@ Result<BatchVerifySession> Batch::begin_verify(std::span<const std::int32_t> dra
     return prepared;
   }
   cache.copy_shared(*core.members[0]->state, copies);
+  for (const auto& member : core.members) place_inputs(*member);
   session.stage();
   return session;
 }
@@ -114,6 +125,14 @@ Status BatchVerifySession::claim(const CacheCore& cache, const VerifyTable& tabl
   if (Status status = table.core_->claim(cache.plan); !status) return status;
   table_ = table.core_;
   return Status::ok();
+}
+
+Status BatchVerifySession::claim(const CacheCore& cache, const CarryTable& table,
+                                 std::size_t size) {
+  Status status = cache.check_backing("begin_verify with a carry table");
+  if (status) status = table.core_->claim(cache.plan, size);
+  if (status) carry_ = table.core_;
+  return status;
 }
 
 // Own. Every sequence has a verify from here on; see end().
@@ -134,8 +153,9 @@ void BatchVerifySession::open_rows(const std::shared_ptr<BatchCore>& core,
     const std::uint64_t count = count_of(counts, i);
     std::optional<TokenTree> tree;
     if (!trees.empty()) tree = std::move(trees[i]);
-    const VerifyState& verify = member.verify.emplace(
-        core->cache->plan, core->cache->pools, *member.state, drafts.first(count), std::move(tree));
+    const VerifyState& verify =
+        member.verify.emplace(core->cache->plan, core->cache->pools, *member.state,
+                              drafts.first(count), std::move(tree), strategy_);
     serials_[i] = ++member.verify_serial;
     member.verify->reserve_slots();
     if (table_) member.verify->fill_by_table();
@@ -150,6 +170,11 @@ void BatchVerifySession::open_rows(const std::shared_ptr<BatchCore>& core,
 }
 
 void BatchVerifySession::stage() {
+  for (std::size_t i = 0; i < size() && carry_; ++i) {
+    const SequenceCore& member = *core_->members[i];
+    carry_->stage(i, reinterpret_cast<std::uintptr_t>(member.state->slot_bytes()),
+                  reinterpret_cast<std::uintptr_t>(member.stash.data()));
+  }
   if (!table_) return;
   std::uint64_t most = 0;
   for (const auto& member : core_->members) most = std::max(most, member->verify->rows());
@@ -172,14 +197,18 @@ BatchVerifySession& BatchVerifySession::operator=(BatchVerifySession&& other) no
     positions_ = std::move(other.positions_);
     offsets_ = std::move(other.offsets_);
     starts_ = std::move(other.starts_);
+    strategy_ = other.strategy_;
     table_ = std::move(other.table_);
+    carry_ = std::move(other.carry_);
   }
   return *this;
 }
 
 BatchVerifySession::~BatchVerifySession() {
   if (open_) static_cast<void>(rollback());
-  if (table_) table_->give_back();  // it was claimed, but no session came of it
+  // They were claimed, but no session came of it.
+  if (table_) table_->give_back();
+  if (carry_) carry_->give_back();
 }
 
 Status BatchVerifySession::check_process() const {
@@ -213,7 +242,9 @@ void BatchVerifySession::end() {
     }
   }
   if (table_) table_->give_back();
+  if (carry_) carry_->give_back();
   table_.reset();
+  carry_.reset();
   open_ = false;
 }
 
@@ -286,10 +317,7 @@ Result<StateView> BatchVerifySession::state(std::size_t sequence, std::uint64_t 
   if (!core_) return ended("state");
   const BatchLock lock(*core_);
   if (Status status = check_open("state"); !status) return status;
-  if (sequence >= size()) {
-    return Status::invalid_argument("state: the batch has sequences 0..", size() - 1, ", got ",
-                                    sequence);
-  }
+  if (Status status = check_member("state", sequence); !status) return status;
   return verify_tensor(*core_->members[sequence], row, layer, name);
 }
 
@@ -314,6 +342,7 @@ Result<Lengths> BatchVerifySession::commit_rows(Counts counts,
   if (paths) {
     if (Status status = core_->check_total(counts, "paths", paths->size()); !status) return status;
   }
+  engage();
   std::vector<KeptRows> kept(size());
   std::size_t offset = 0;
   for (std::size_t i = 0; i < size(); ++i) {

@@ -22,6 +22,7 @@
 #include "sequence/layer_map.h"
 #include "sequence/pages_ahead.h"
 #include "sequence/sequence_state.h"
+#include "speculate/carry_stash.h"
 #include "speculate/verify.h"
 
 namespace kvcache {
@@ -134,7 +135,14 @@ struct SequenceCore {
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
   std::uint64_t setbacks = 0;                    // own: times that it forgot positions
+  speculate::CarryStash stash;                   // what state_now() folds
   prefix::BlockChain chain;  // what events call the path, where they are recorded
+
+  // Own. The fixed-size state at length(), with every row that waited in the stash: the one way to
+  // read it. Null without such state, and without backing.
+  std::byte* state_now();
+  // Own. Where that state lies, for a caller who overwrites all of it: what waits is dropped.
+  std::byte* state_to_replace();
 
   // Own. What events call the first `end` positions and the snapshots there; empty where none are
   // recorded.
@@ -156,7 +164,8 @@ struct SequenceCore {
   Status check_idle(std::string_view call) const;
 
  private:
-  explicit SequenceCore(std::shared_ptr<CacheCore> cache_value) : cache(std::move(cache_value)) {}
+  explicit SequenceCore(std::shared_ptr<CacheCore> cache_value)
+      : cache(std::move(cache_value)), stash(cache->plan, cache->pools.stashes) {}
 };
 
 // Locked. What has left an index, and the events that tell it, into the counters.

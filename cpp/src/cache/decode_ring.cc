@@ -47,7 +47,7 @@ Result<std::uint64_t> Sequence::record() {
     item = *recorded;
   }
   if (cache.backing) {
-    std::memcpy(cache.pools.ring->data(item), state.slot_bytes(), cache.plan.slot_bytes());
+    std::memcpy(cache.pools.ring->data(item), core_->state_now(), cache.plan.slot_bytes());
   }
   return state.length();
 }
@@ -68,7 +68,7 @@ Status Sequence::rollback(std::uint64_t position) {
                                  "; record() where you may roll back to");
     }
     if (cache.backing) {
-      std::memcpy(state.slot_bytes(), cache.pools.ring->data(item), cache.plan.slot_bytes());
+      std::memcpy(core_->state_to_replace(), cache.pools.ring->data(item), cache.plan.slot_bytes());
     }
   }
   const std::lock_guard lock(cache.mutex);

@@ -28,6 +28,17 @@ Status SequenceCore::check_idle(std::string_view call) const {
                                   verify->start(), " is open; commit() it or roll it back first");
 }
 
+std::byte* SequenceCore::state_now() {
+  std::byte* slot = state->slot_bytes();
+  stash.flush(slot);
+  return slot;
+}
+
+std::byte* SequenceCore::state_to_replace() {
+  stash.drop();
+  return state->slot_bytes();
+}
+
 void SequenceCore::tell_policy(const CloseOptions& options) {
   const std::uint64_t length = state->length();
   evict::Completion facts;
@@ -77,6 +88,7 @@ void Sequence::close(const CloseOptions& options) {
   core_->tell_policy(options);
   if (core_->verify) core_->verify->release();
   core_->verify.reset();
+  core_->stash.release();
   core_->state->release();
   core_->state.reset();
   --core_->cache->counters.open_sequences;
@@ -167,6 +179,7 @@ Result<StateView> Sequence::state(std::int32_t layer, std::string_view name) con
   if (Status status = cache->check_backing("state"); !status) return status;
   const auto component = cache->layers.fixed(layer, name);
   if (!component) return component.status();
+  core_->state_now();
   return pin_tensor(cache, *cache->pools.slots, core_->state->slot(), **component);
 }
 
@@ -223,8 +236,8 @@ Result<Sequence> Sequence::fork() {
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;
   child->chain = core_->chain;
-  if (core_->state->slot_bytes() != nullptr) {
-    std::memcpy(child->state->slot_bytes(), core_->state->slot_bytes(), cache.plan.slot_bytes());
+  if (const std::byte* slot = core_->state_now(); slot != nullptr) {
+    std::memcpy(child->state->slot_bytes(), slot, cache.plan.slot_bytes());
   }
   return Sequence(std::move(child));
 }
@@ -261,9 +274,9 @@ Status Sequence::truncate(std::uint64_t position) {
   }
   const bool restart = position == 0 && state.length() > 0;
   if (state.slot_bytes() != nullptr && source.item != kNoItem) {
-    cache.restore(source, state.slot_bytes());
+    cache.restore(source, core_->state_to_replace());
   } else if (state.slot_bytes() != nullptr && restart) {
-    std::memset(state.slot_bytes(), 0, cache.plan.slot_bytes());
+    std::memset(core_->state_to_replace(), 0, cache.plan.slot_bytes());
   }
   const std::lock_guard lock(cache.mutex);
   if (source.item != kNoItem) cache.pools.of(source).release(source.item);

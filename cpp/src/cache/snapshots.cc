@@ -31,7 +31,7 @@ Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
     }
     Status status;
     if (cache.backing) {
-      status = sequence::encode_snapshot(cache.plan, format, state.slot_bytes(), pool.data(item),
+      status = sequence::encode_snapshot(cache.plan, format, core_->state_now(), pool.data(item),
                                          errors == nullptr ? nullptr : &lost);
     }
     const std::lock_guard lock(cache.mutex);

@@ -27,8 +27,35 @@ Status take_memory(CacheCore& cache, std::span<const std::shared_ptr<SequenceCor
       next = next.subspan(core->verify->slots_needed());
     }
   }
-  return sequence::take_pages(rows, cache.groups, cache.pools, cache, copies);
+  Status status = sequence::take_pages(rows, cache.groups, cache.pools, cache, copies);
+  for (const auto& core : sequences) {
+    if (!status) return status;
+    if (core->verify->strategy() != VerifyStrategy::kSteps) status = core->stash.take(cache);
+  }
+  return status;
 }
+
+void place_inputs(SequenceCore& core) {
+  const VerifyState& verify = *core.verify;
+  core.stash.begin(verify.rows(), verify.strategy() == VerifyStrategy::kCarry,
+                   core.state->slot_bytes());
+}
+
+namespace {
+
+// Copies of the state, of a verify that began without.
+Status take_slots(SequenceCore& core) {
+  CacheCore& cache = *core.cache;
+  core.verify->want_slots();
+  core.verify->reserve_slots();
+  std::vector<arena::ItemId> slots(core.verify->slots_needed());
+  const std::lock_guard lock(cache.mutex);
+  Status status = cache.allocate_many(*cache.pools.snapshots, slots);
+  if (status) core.verify->hold_slots(slots);
+  return status;
+}
+
+}  // namespace
 
 Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int32_t layer,
                                 std::string_view name) {
@@ -40,6 +67,11 @@ Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int3
   }
   const auto component = cache.layers.fixed(layer, name);
   if (!component) return component.status();
+  if (!core.verify->has_slots()) {
+    if (Status status = take_slots(core); !status) return status;
+  }
+  // A copy of the live tensor is one of the state at length().
+  core.stash.flush_layer(**component, core.state->slot_bytes());
   const arena::ItemId slot = core.verify->take(row, **component, core.state->slot_bytes());
   return pin_tensor(core.cache, *cache.pools.snapshots, slot, **component);
 }
@@ -52,7 +84,8 @@ Status check_commit(const SequenceCore& core, const KeptRows& kept, bool in_plac
     const std::uint64_t stop = verify.start() + verify.rows();
     if (Status status = core.state->check_complete("commit", stop); !status) return status;
   }
-  return verify.check_taken(kept.last());
+  if (Status status = core.stash.check_whole("commit"); !status) return status;
+  return verify.check_taken(kept.last(), core.stash.put());
 }
 
 void reserve_rows(SequenceCore& core, const KeptRows& kept) {
@@ -64,7 +97,8 @@ void keep_rows(SequenceCore& core, const KeptRows& kept) {
   const VerifyState& verify = *core.verify;
   if (core.cache->backing) {
     state.compact_rows(verify.start(), kept.path);
-    verify.adopt(kept.last(), state.slot_bytes());
+    verify.adopt(kept.last(), core.stash.put(), state.slot_bytes());
+    core.stash.commit(kept, verify.strategy() == VerifyStrategy::kCarry, state.slot_bytes());
   }
   const std::span<const std::int32_t> tokens(verify.tokens());
   if (kept.path.empty()) {
@@ -81,6 +115,7 @@ void keep_rows(SequenceCore& core, const KeptRows& kept) {
 void end_verify(SequenceCore& core) {
   sequence::SequenceState& state = *core.state;
   const std::uint64_t start = core.verify->start();
+  core.stash.end();
   core.verify->release();
   core.verify.reset();
   state.drop_unfinished();

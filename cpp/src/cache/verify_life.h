@@ -8,18 +8,28 @@
 #include <vector>
 
 #include "cache/cache_core.h"
+#include "kvcache/verify.h"
 #include "speculate/verify.h"
 
 namespace kvcache {
 
-// Locked. Slots and pages for the rows of all these sequences, whose slots are reserved; a forward
-// pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
+// Locked. Slots, pages and stashes for the rows of all these sequences, whose slots are reserved; a
+// forward pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
 Status take_memory(CacheCore& cache, std::span<const std::shared_ptr<SequenceCore>> sequences,
                    std::vector<sequence::PageCopy>& copies);
+
+// Own. After take_memory(): folds what waits in the stash, unless the verify carries it and its
+// rows have room beside it.
+void place_inputs(SequenceCore& core);
 
 // Own. VerifySession::state(), the session being open; takes the cache's lock.
 Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int32_t layer,
                                 std::string_view name);
+// Own. VerifySession::live(), pending() and stash(), the session being open.
+Result<StateView> live_tensor(SequenceCore& core, std::int32_t layer, std::string_view name);
+Result<PendingRows> pending_rows(SequenceCore& core, std::int32_t layer, std::string_view name);
+Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view name,
+                    const StashInputs& inputs);
 // Own. Why the rows cannot be kept. `in_place`: they were not stored by write(), which would know.
 Status check_commit(const SequenceCore& core, const speculate::KeptRows& kept, bool in_place);
 // Own. Room for what keep_rows() adds, so that it cannot fail.

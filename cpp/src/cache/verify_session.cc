@@ -9,7 +9,7 @@ using speculate::KeptRows;
 using speculate::VerifyState;
 
 Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> drafts,
-                                             const TokenTree* tree) {
+                                             const TokenTree* tree, VerifyStrategy strategy) {
   if (!core_) return Status::invalid_argument("begin_verify: the sequence is closed");
   VerifySession session;  // before the lock: should memory run out, it rolls back behind it
   const std::lock_guard own(core_->mutex);
@@ -17,15 +17,18 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
   CacheCore& cache = *core_->cache;
   sequence::SequenceState& state = *core_->state;
   if (Status status = VerifyState::check_begin(state); !status) return status;
+  Status fits = VerifyState::check_strategy(cache.plan, strategy, drafts.size() + 1);
+  if (!fits) return fits;
   std::optional<TokenTree> shape;
   if (tree != nullptr) {
     Status status = VerifyState::check_tree(cache.plan, *tree, drafts.size());
     if (!status) return status;
     shape = *tree;
   }
-  VerifyState verify(cache.plan, cache.pools, state, drafts, std::move(shape));
+  VerifyState verify(cache.plan, cache.pools, state, drafts, std::move(shape), strategy);
   session.start_ = verify.start();
   session.tokens_ = verify.tokens();
+  session.strategy_ = strategy;
   for (std::uint64_t row = 0; row < verify.rows(); ++row) {
     session.positions_.push_back(static_cast<std::int64_t>(verify.position(row)));
   }
@@ -43,6 +46,7 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
     }
   }
   cache.copy_shared(state, copies);
+  place_inputs(*core_);
   return session;
 }
 
@@ -56,6 +60,7 @@ VerifySession& VerifySession::operator=(VerifySession&& other) noexcept {
     start_ = other.start_;
     tokens_ = std::move(other.tokens_);
     positions_ = std::move(other.positions_);
+    strategy_ = other.strategy_;
   }
   return *this;
 }

@@ -51,6 +51,30 @@ struct DecodeJob {
 };
 inline constexpr std::size_t kDecodeRunsMax = 8;
 
+// What a gate of a fold is for: see Gate in kvcache/types.h.
+enum FoldGate : std::uint8_t { kGateHead = 0, kGateChannel = 1, kGateElement = 2 };
+inline constexpr std::size_t kFoldGateCount = 3;
+
+// Rows folded one after the other into lines [first, first + count) of a state
+// [heads, lines, columns]. Strides are in floats, from one row to the next.
+struct FoldJob {
+  char* state;  // of all lines
+  std::size_t first;
+  std::size_t count;
+  std::size_t lines;  // of one head
+  std::size_t columns;
+  std::size_t rows;
+  const float* gate;  // [rows, heads], [rows, heads, lines] or [rows, heads, lines, columns]
+  std::size_t gate_stride;
+  const float* left;  // [rows, heads / left_group, lines]
+  std::size_t left_stride;
+  std::size_t left_group;  // heads that share a row
+  const float* right;      // [rows, heads / right_group, columns]
+  std::size_t right_stride;
+  std::size_t right_group;
+};
+using Fold = void (*)(const FoldJob& job);
+
 // Returns the first row that is not finite after F16 rounding, or job.rows.
 using EncodeInt8 = std::size_t (*)(const EncodeJob& job);
 using EncodePlain = void (*)(const EncodeJob& job);
@@ -64,6 +88,9 @@ struct Kernels {
   // By stored element, then by the caller's. Null where the two agree: see row_copy.h.
   EncodePlain encode_plain[kElementCount][kElementCount];
   Decode decode_plain[kElementCount][kElementCount];
+  // By stored element, by FoldGate, and by whether the state is rounded to its element once, after
+  // all rows, instead of after each.
+  Fold fold[kElementCount][kFoldGateCount][2];
 };
 
 }  // namespace kvcache::codec

@@ -11,13 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/element_tags.h"
+#include "codec/fold_pipeline.h"
 #include "codec/kernels.h"
 #include "codec/row_cursor.h"
 
 namespace kvcache::codec {
 namespace {
-
-#define KVCACHE_INLINE inline __attribute__((always_inline))
 
 inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kBlockRows = 16;
@@ -25,30 +25,6 @@ inline constexpr std::size_t kGroupRows = 4;
 inline constexpr std::size_t kGroups = kBlockRows / kGroupRows;
 inline constexpr std::size_t kStreamWidthMax = 1024;
 inline constexpr std::size_t kPrefetchBytes = 8192;  // this far ahead of the row in work
-
-// Element formats. kOverflow: the smallest magnitude that is not finite in F16.
-struct F32 {
-  static constexpr std::size_t kBytes = 4;
-  static constexpr std::uint32_t kOverflow = 0x477ff000;
-};
-struct F16 {
-  static constexpr std::size_t kBytes = 2;
-  static constexpr std::uint32_t kOverflow = 0x7c00;
-};
-struct Bf16 {
-  static constexpr std::size_t kBytes = 2;
-  static constexpr std::uint32_t kOverflow = 0x4780;
-};
-
-// Only written: bfloat16 values of which none is NaN.
-struct Bf16NoNan {
-  static constexpr std::size_t kBytes = 2;
-};
-
-template <typename A, typename B>
-inline constexpr bool kSame = false;
-template <typename A>
-inline constexpr bool kSame<A, A> = true;
 
 KVCACHE_INLINE float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 KVCACHE_INLINE std::uint32_t bits_of(float value) {
@@ -395,6 +371,15 @@ constexpr Kernels kernels(const char* name, bool (*supported)()) {
       .decode_plain = {{nullptr, decode_plain<Isa, F32, F16>, decode_plain<Isa, F32, Bf16>},
                        {decode_plain<Isa, F16, F32>, nullptr, decode_plain<Isa, F16, Bf16>},
                        {decode_plain<Isa, Bf16, F32>, decode_plain<Isa, Bf16, F16>, nullptr}},
+      .fold = {{{fold_head<Isa, F32>, fold_head<Isa, F32>},
+                {fold_channel<Isa, F32>, fold_channel<Isa, F32>},
+                {fold_element<Isa, F32>, fold_element<Isa, F32>}},
+               {{fold_head<Isa, F16, true>, fold_head<Isa, F16>},
+                {fold_channel<Isa, F16, true>, fold_channel<Isa, F16>},
+                {fold_element<Isa, F16, true>, fold_element<Isa, F16>}},
+               {{fold_head<Isa, Bf16, true>, fold_head<Isa, Bf16>},
+                {fold_channel<Isa, Bf16, true>, fold_channel<Isa, Bf16>},
+                {fold_element<Isa, Bf16, true>, fold_element<Isa, Bf16>}}},
   };
 }
 

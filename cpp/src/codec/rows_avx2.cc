@@ -112,7 +112,7 @@ struct Avx2 {
 
   // 8 elements, widened; exact.
   template <typename In>
-  KVCACHE_INLINE static __m256 load8(const char* at) {
+  KVCACHE_INLINE static __m256 load(const char* at) {
     if constexpr (kSame<In, F32>) return _mm256_castsi256_ps(load256(at));
     if constexpr (kSame<In, F16>) return _mm256_cvtph_ps(load128(at));
     return bf16_to_f32(load128(at));
@@ -121,7 +121,7 @@ struct Avx2 {
   KVCACHE_INLINE static __m256 load_tail(const char* at, std::size_t count) {
     char tail[32] = {};
     __builtin_memcpy(tail, at, count * In::kBytes);
-    return load8<In>(tail);
+    return load<In>(tail);
   }
 
   // The low 16 bits of each lane are the code: adding 1.5 * 2^23 rounds to even at the units.
@@ -148,7 +148,7 @@ struct Avx2 {
       return _mm256_permute4x64_epi64(packed, 0xd8);
     } else {
       const auto part = [&](std::size_t i) {
-        return scale_and_round<In>(load8<In>(row + 8 * i * In::kBytes), inverse);
+        return scale_and_round<In>(load<In>(row + 8 * i * In::kBytes), inverse);
       };
       const __m256i ab = interleave16(part(0), part(1));
       const __m256i cd = interleave16(part(2), part(3));
@@ -178,7 +178,7 @@ struct Avx2 {
                           quantise32<In>(row + i * In::kBytes, by));
     }
     for (; i + 8 <= width; i += 8) {
-      const std::int64_t q = low_bytes(scale_and_round<In>(load8<In>(row + i * In::kBytes), by));
+      const std::int64_t q = low_bytes(scale_and_round<In>(load<In>(row + i * In::kBytes), by));
       __builtin_memcpy(codes + i, &q, 8);
     }
     if (i < width) {
@@ -197,7 +197,7 @@ struct Avx2 {
     };
     std::size_t i = 0;
     for (; i + 8 <= width; i += 8) {
-      const std::int64_t q = divide(load8<In>(row + i * In::kBytes));
+      const std::int64_t q = divide(load<In>(row + i * In::kBytes));
       __builtin_memcpy(codes + i, &q, 8);
     }
     if (i < width) {
@@ -223,7 +223,7 @@ struct Avx2 {
   }
 
   template <typename Out>
-  KVCACHE_INLINE static void store8(char* at, __m256 values) {
+  KVCACHE_INLINE static void store(char* at, __m256 values) {
     if constexpr (kSame<Out, F32>) {
       _mm256_storeu_ps(reinterpret_cast<float*>(at), values);
     } else {
@@ -237,7 +237,7 @@ struct Avx2 {
   template <typename Out>
   KVCACHE_INLINE static void store_tail(char* at, __m256 values, std::size_t count) {
     char tail[32];
-    store8<Out>(tail, values);
+    store<Out>(tail, values);
     __builtin_memcpy(at, tail, count * Out::kBytes);
   }
 
@@ -251,7 +251,7 @@ struct Avx2 {
     std::size_t i = 0;
     for (; i + 8 <= width; i += 8) {
       const auto* at = reinterpret_cast<const __m128i*>(codes + i);
-      store8<Out>(out + i * Out::kBytes, dequantise(_mm_loadl_epi64(at)));
+      store<Out>(out + i * Out::kBytes, dequantise(_mm_loadl_epi64(at)));
     }
     if (i < width) {
       std::int64_t tail = 0;
@@ -264,12 +264,32 @@ struct Avx2 {
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
     std::size_t i = 0;
     for (; i + 8 <= width; i += 8) {
-      store8<To>(to + i * To::kBytes, load8<From>(from + i * From::kBytes));
+      store<To>(to + i * To::kBytes, load<From>(from + i * From::kBytes));
     }
     if (i < width) {
       store_tail<To>(to + i * To::kBytes, load_tail<From>(from + i * From::kBytes, width - i),
                      width - i);
     }
+  }
+
+  // For folds: see fold_pipeline.h.
+  using Floats = __m256;
+  static constexpr std::size_t kLanes = 8;
+  static constexpr std::size_t kFoldVectors = 8;
+  KVCACHE_INLINE static __m256 splat(float value) { return _mm256_set1_ps(value); }
+  KVCACHE_INLINE static __m256 multiply(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+  KVCACHE_INLINE static __m256 add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  template <typename Stored>
+  KVCACHE_INLINE static __m256 rounded(__m256 values) {
+    if constexpr (kSame<Stored, F16>) return through_f16(values);
+    // A NaN is quiet, being a result, so that its upper half is one.
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000U));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_add_epi32(bits, _mm256_andnot_si256(nan, bias)), upper));
   }
 
   KVCACHE_INLINE static void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }

@@ -116,7 +116,7 @@ struct Avx512 {
 
   // 16 elements, widened; exact.
   template <typename In>
-  KVCACHE_INLINE static __m512 load16(const char* at) {
+  KVCACHE_INLINE static __m512 load(const char* at) {
     if constexpr (kSame<In, F32>) {
       return _mm512_loadu_ps(at);
     } else {
@@ -167,7 +167,7 @@ struct Avx512 {
       return join(even(v), odd(v), even(w), odd(w), kOrder.paired);
     } else {
       const auto part = [&](std::size_t i) {
-        return scale_and_round<In>(load16<In>(row + 16 * i * In::kBytes), inverse);
+        return scale_and_round<In>(load<In>(row + 16 * i * In::kBytes), inverse);
       };
       return join(part(0), part(1), part(2), part(3), kOrder.in_turn);
     }
@@ -182,7 +182,7 @@ struct Avx512 {
       _mm512_storeu_si512(codes + i, quantise64<In>(row + i * In::kBytes, by));
     }
     for (; i + 16 <= width; i += 16) {
-      const __m512i q = scale_and_round<In>(load16<In>(row + i * In::kBytes), by);
+      const __m512i q = scale_and_round<In>(load<In>(row + i * In::kBytes), by);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(q));
     }
     if (i < width) {
@@ -262,12 +262,32 @@ struct Avx512 {
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
-      store<To>(to + i * To::kBytes, load16<From>(from + i * From::kBytes));
+      store<To>(to + i * To::kBytes, load<From>(from + i * From::kBytes));
     }
     if (i < width) {
       const __m512 tail = load_tail<From>(from + i * From::kBytes, width - i);
       store_tail<To>(to + i * To::kBytes, tail, width - i);
     }
+  }
+
+  // For folds: see fold_pipeline.h.
+  using Floats = __m512;
+  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kFoldVectors = 8;
+  KVCACHE_INLINE static __m512 splat(float value) { return _mm512_set1_ps(value); }
+  KVCACHE_INLINE static __m512 multiply(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+  KVCACHE_INLINE static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  template <typename Stored>
+  KVCACHE_INLINE static __m512 rounded(__m512 values) {
+    if constexpr (kSame<Stored, F16>) return through_f16(values);
+    // A NaN is quiet, being a result, so that its upper half is one.
+    const __m512i bits = _mm512_castps_si512(values);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __mmask16 number = _mm512_cmp_ps_mask(values, values, _CMP_ORD_Q);
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_mask_add_epi32(bits, number, bits, bias), upper));
   }
 
   KVCACHE_INLINE static void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }

@@ -67,7 +67,7 @@ struct Neon {
 
   // 16 elements, widened; exact.
   template <typename In>
-  KVCACHE_INLINE static Floats16 load16(const char* at) {
+  KVCACHE_INLINE static Floats16 load(const char* at) {
     Floats16 out;
     for (std::size_t i = 0; i < 4; ++i) {
       const char* four = at + i * 4 * In::kBytes;
@@ -88,7 +88,7 @@ struct Neon {
   KVCACHE_INLINE static Floats16 load_tail(const char* at, std::size_t count) {
     char tail[64] = {};
     __builtin_memcpy(tail, at, count * In::kBytes);
-    return load16<In>(tail);
+    return load<In>(tail);
   }
 
   KVCACHE_INLINE static int8x16_t low_bytes(const int32x4_t* q) {
@@ -114,7 +114,7 @@ struct Neon {
                                       std::int8_t* codes) {
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
-      vst1q_s8(codes + i, quantise16<In>(load16<In>(row + i * In::kBytes), inverse));
+      vst1q_s8(codes + i, quantise16<In>(load<In>(row + i * In::kBytes), inverse));
     }
     if (i < width) {
       const Floats16 tail = load_tail<In>(row + i * In::kBytes, width - i);
@@ -152,7 +152,7 @@ struct Neon {
   }
 
   template <typename Out>
-  KVCACHE_INLINE static void store16(char* at, const Floats16& values) {
+  KVCACHE_INLINE static void store(char* at, const Floats16& values) {
     for (std::size_t i = 0; i < 4; ++i) {
       auto* four = reinterpret_cast<std::uint8_t*>(at + i * 4 * Out::kBytes);
       if constexpr (kSame<Out, F32>) {
@@ -167,7 +167,7 @@ struct Neon {
   template <typename Out>
   KVCACHE_INLINE static void store_tail(char* at, const Floats16& values, std::size_t count) {
     char tail[64];
-    store16<Out>(tail, values);
+    store<Out>(tail, values);
     __builtin_memcpy(at, tail, count * Out::kBytes);
   }
 
@@ -186,7 +186,7 @@ struct Neon {
                                     char* out) {
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
-      store16<Out>(out + i * Out::kBytes, dequantise(vld1q_s8(codes + i), scale));
+      store<Out>(out + i * Out::kBytes, dequantise(vld1q_s8(codes + i), scale));
     }
     if (i < width) {
       std::int8_t tail[16] = {};
@@ -199,12 +199,35 @@ struct Neon {
   KVCACHE_INLINE static void convert(const char* from, std::size_t width, char* to) {
     std::size_t i = 0;
     for (; i + 16 <= width; i += 16) {
-      store16<To>(to + i * To::kBytes, load16<From>(from + i * From::kBytes));
+      store<To>(to + i * To::kBytes, load<From>(from + i * From::kBytes));
     }
     if (i < width) {
       store_tail<To>(to + i * To::kBytes, load_tail<From>(from + i * From::kBytes, width - i),
                      width - i);
     }
+  }
+
+  // For folds: see fold_pipeline.h.
+  using Floats = Floats16;
+  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kFoldVectors = 2;
+  KVCACHE_INLINE static Floats16 splat(float value) {
+    const float32x4_t four = vdupq_n_f32(value);
+    return {{four, four, four, four}};
+  }
+  KVCACHE_INLINE static Floats16 multiply(const Floats16& a, const Floats16& b) {
+    return {{vmulq_f32(a.part[0], b.part[0]), vmulq_f32(a.part[1], b.part[1]),
+             vmulq_f32(a.part[2], b.part[2]), vmulq_f32(a.part[3], b.part[3])}};
+  }
+  KVCACHE_INLINE static Floats16 add(const Floats16& a, const Floats16& b) {
+    return {{vaddq_f32(a.part[0], b.part[0]), vaddq_f32(a.part[1], b.part[1]),
+             vaddq_f32(a.part[2], b.part[2]), vaddq_f32(a.part[3], b.part[3])}};
+  }
+  template <typename Stored>
+  KVCACHE_INLINE static Floats16 rounded(const Floats16& values) {
+    char stored[16 * Stored::kBytes];
+    store<Stored>(stored, values);
+    return load<Stored>(stored);
   }
 
   KVCACHE_INLINE static void prefetch(const char* at) { __builtin_prefetch(at, 0, 2); }

@@ -111,6 +111,31 @@ void decode_plain(const DecodeJob& job) {
   }
 }
 
+template <Element kStored, FoldGate kGate, bool kOnce>
+void fold(const FoldJob& job) {
+  for (std::size_t line = job.first; line < job.first + job.count; ++line) {
+    const std::size_t head = line / job.lines;
+    const float* gates = job.gate + (kGate == kGateHead      ? head
+                                     : kGate == kGateChannel ? line
+                                                             : line * job.columns);
+    const float* lefts = job.left + head / job.left_group * job.lines + line % job.lines;
+    const float* rights = job.right + head / job.right_group * job.columns;
+    for (std::size_t column = 0; column < job.columns; ++column) {
+      char* element = job.state + (line * job.columns + column) * kBytes<kStored>;
+      float value = load<kStored>(element);
+      for (std::size_t row = 0; row < job.rows; ++row) {
+        const float gate = gates[row * job.gate_stride + (kGate == kGateElement ? column : 0)];
+        const float added = lefts[row * job.left_stride] * rights[row * job.right_stride + column];
+        value = gate * value + added;  // two roundings: built without contraction
+        if constexpr (kOnce) continue;
+        store<kStored>(element, value);
+        value = load<kStored>(element);
+      }
+      store<kStored>(element, value);
+    }
+  }
+}
+
 constexpr Element kF32 = kElementF32;
 constexpr Element kF16 = kElementF16;
 constexpr Element kBf16 = kElementBf16;
@@ -129,6 +154,15 @@ const Kernels kKernelsScalar{
     .decode_plain = {{nullptr, decode_plain<kF32, kF16>, decode_plain<kF32, kBf16>},
                      {decode_plain<kF16, kF32>, nullptr, decode_plain<kF16, kBf16>},
                      {decode_plain<kBf16, kF32>, decode_plain<kBf16, kF16>, nullptr}},
+    .fold = {{{fold<kF32, kGateHead, false>, fold<kF32, kGateHead, true>},
+              {fold<kF32, kGateChannel, false>, fold<kF32, kGateChannel, true>},
+              {fold<kF32, kGateElement, false>, fold<kF32, kGateElement, true>}},
+             {{fold<kF16, kGateHead, false>, fold<kF16, kGateHead, true>},
+              {fold<kF16, kGateChannel, false>, fold<kF16, kGateChannel, true>},
+              {fold<kF16, kGateElement, false>, fold<kF16, kGateElement, true>}},
+             {{fold<kBf16, kGateHead, false>, fold<kBf16, kGateHead, true>},
+              {fold<kBf16, kGateChannel, false>, fold<kBf16, kGateChannel, true>},
+              {fold<kBf16, kGateElement, false>, fold<kBf16, kGateElement, true>}}},
 };
 
 }  // namespace kvcache::codec

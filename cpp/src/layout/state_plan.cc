@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "layout/snapshot_layout.h"
 #include "layout/spans.h"
+#include "layout/stash_layout.h"
 
 namespace kvcache {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 constexpr std::uint64_t kMaxItemBytes = std::uint64_t{1} << 46;
 // A ring is searched entry by entry; engines use up to 8.
 constexpr std::uint32_t kMaxRingDepth = 4096;
+// Rows of one verify; engines use up to 16, token trees some dozens.
+constexpr std::uint32_t kMaxStashRows = 4096;
 
 Status check_decl(const StateDecl& decl) {
   if (decl.kind != StateKind::kPagedKv && decl.kind != StateKind::kRecurrent) {
@@ -93,6 +96,10 @@ Status check_options(const PlanOptions& options) {
     return Status::invalid_argument("ring_depth must be 0..", kMaxRingDepth, ", got ",
                                     options.ring_depth);
   }
+  if (options.stash_rows > kMaxStashRows) {
+    return Status::invalid_argument("stash_rows must be 0..", kMaxStashRows, ", got ",
+                                    options.stash_rows);
+  }
   return Status::ok();
 }
 
@@ -155,6 +162,9 @@ Result<StatePlan> StatePlan::create(std::vector<StateDecl> decls, const PlanOpti
     return Status::invalid_argument("decode rings of ", ring_items, " copies of ", plan.slot_bytes_,
                                     " bytes do not fit 64 bits; lower ring_depth or sequences");
   }
+  auto stash = lay_out_stash(plan.fixed_, decls, options.stash_rows, kMaxItemBytes);
+  if (!stash) return stash.status();
+  plan.stash_ = std::move(stash).value();
   plan.decls_ = std::move(decls);
   for (std::size_t format = 0; format < kSnapshotFormats; ++format) {
     plan.snapshots_[format] =
@@ -175,9 +185,10 @@ std::uint64_t StatePlan::ring_bytes() const {
 
 Result<std::uint64_t> StatePlan::sequence_bytes(std::uint64_t tokens,
                                                 std::uint64_t chunk_tokens) const {
-  // At most 4097 copies of 2^46 bytes.
+  // At most 4098 items of 2^46 bytes.
   const SpanGeometry slot = span_geometry(slot_bytes_);
-  std::uint64_t total = span_bytes(slot, 1) + span_bytes(slot, options_.ring_depth);
+  std::uint64_t total = span_bytes(slot, 1) + span_bytes(slot, options_.ring_depth) +
+                        span_bytes(span_geometry(stash_.bytes), 1);
   for (const Group& group : groups_) {
     const std::uint64_t blocks = group.most_blocks(tokens, chunk_tokens, options_.block_tokens);
     const SpanGeometry geometry = span_geometry(group.page_bytes);

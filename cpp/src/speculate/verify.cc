@@ -32,15 +32,32 @@ Status VerifyState::check_tree(const StatePlan& plan, const TokenTree& tree, std
   return Status::ok();
 }
 
+Status VerifyState::check_strategy(const StatePlan& plan, VerifyStrategy strategy,
+                                   std::uint64_t rows) {
+  if (strategy == VerifyStrategy::kSteps || !plan.has_fixed_state()) return Status::ok();
+  const std::uint64_t most = plan.options().stash_rows;
+  if (most == 0) {
+    return Status::unsupported(
+        "begin_verify: the plan has no carry stash; raise its stash_rows "
+        "above 0, or verify by steps");
+  }
+  if (rows <= most) return Status::ok();
+  return Status::invalid_argument("begin_verify: ", rows, " rows, the carry stash holds ", most,
+                                  "; verify fewer drafts or raise the plan's stash_rows");
+}
+
 VerifyState::VerifyState(const StatePlan& plan, const arena::PoolMap& pools,
                          const sequence::SequenceState& state, std::span<const std::int32_t> drafts,
-                         std::optional<TokenTree> tree)
-    : plan_(&plan), pool_(pools.snapshots), start_(state.length()) {
+                         std::optional<TokenTree> tree, VerifyStrategy strategy)
+    : plan_(&plan), pool_(pools.snapshots), start_(state.length()), strategy_(strategy) {
   // A tree as deep as it has drafts is one path.
   if (tree && tree->depth() < drafts.size()) tree_ = std::move(tree);
   tokens_.reserve(drafts.size() + 1);
   tokens_.push_back(state.tokens().back());
   tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
+  std::size_t folding = 0;
+  for (const StashLayer& layer : plan.stash().layers) folding += layer.components.size();
+  if (strategy == VerifyStrategy::kSteps || folding < plan.fixed().size()) want_slots();
 }
 
 void VerifyState::release() {
@@ -98,12 +115,12 @@ ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
   return slots_[row];
 }
 
-Status VerifyState::check_taken(std::uint64_t row) const {
+Status VerifyState::check_taken(std::uint64_t row, const std::vector<bool>& stashed) const {
   const std::vector<FixedComponent>& fixed = plan_->fixed();
   if (by_table_ || pool_ == nullptr) return Status::ok();
   if (!taken_.empty() && taken_count_[row] == fixed.size()) return Status::ok();
   for (std::size_t index = 0; index < fixed.size(); ++index) {
-    if (!taken_.empty() && taken_[row * fixed.size() + index]) continue;
+    if (stashed[index] || (!taken_.empty() && taken_[row * fixed.size() + index])) continue;
     return Status::invalid_argument("commit up to row ", row, ": '", fixed[index].name,
                                     "' of layer ", fixed[index].layer, " after row ", row,
                                     " was never taken; fill state(", row, ", ", fixed[index].layer,
@@ -112,8 +129,18 @@ Status VerifyState::check_taken(std::uint64_t row) const {
   return Status::ok();
 }
 
-void VerifyState::adopt(std::uint64_t row, std::byte* live) const {
-  if (pool_ != nullptr) std::memcpy(live, pool_->data(slots_[row]), plan_->slot_bytes());
+void VerifyState::adopt(std::uint64_t row, const std::vector<bool>& stashed,
+                        std::byte* live) const {
+  if (slots_.empty()) return;
+  const std::byte* from = pool_->data(slots_[row]);
+  if (strategy_ == VerifyStrategy::kSteps) {
+    std::memcpy(live, from, plan_->slot_bytes());
+    return;
+  }
+  for (std::size_t index = 0; index < stashed.size(); ++index) {
+    const FixedComponent& tensor = plan_->fixed()[index];
+    if (!stashed[index]) std::memcpy(live + tensor.offset, from + tensor.offset, tensor.bytes);
+  }
 }
 
 }  // namespace kvcache::speculate
