@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from support.declarations import paged, recurrent
 from support.int8_oracle import from_bfloat16_bits
 
 from kvcache import Cache, RequestHints, Sequence, StateDecl, StatePlan, _core
-from kvcache.enums import DType, Gate, VerifyRule
+from kvcache.enums import DType, Gate
 from kvcache.errors import OutOfCapacityError, UnsupportedError
 
 
@@ -38,9 +38,7 @@ def attention(layer: int, **options: Any) -> list[StateDecl]:
 
 LINEAR = [
     recurrent(1, "state.convolution.0", 3, 2, dtype=DType.F16),
-    replace(
-        recurrent(1, "state.recurrent", 6), verify=VerifyRule.H_STEPS, gate=Gate.ELEMENT
-    ),  # what verify sessions may stash
+    recurrent(1, "state.recurrent", 6, gate=Gate.ELEMENT),  # what verify sessions may stash
 ]
 
 #: Plan shapes by name: what a model keeps.
@@ -63,10 +61,7 @@ SHAPES: dict[str, list[StateDecl]] = {
         paged(1, "state.pooling.1.pooled", 1, 4, record_tokens=2, int8=True),
     ],
     "pooled alone": [paged(0, "state.pooling.0.pooled", 2, 4, record_tokens=2), *attention(1)],
-    "latent": [
-        paged(0, "attention.latent", 1, 12),
-        paged(0, "attention.rotary_keys", 1, 4),
-    ],
+    "latent": [paged(0, "attention.latent", 1, 12), paged(0, "attention.rotary_keys", 1, 4)],
     "key only": [paged(0, "attention.keys", 1, 8)],
     "recurrent": LINEAR,
     "hybrid": [*attention(0), *LINEAR, *attention(2)],

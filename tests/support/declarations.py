@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcache import DType, Section, StateDecl, StateKind
+from kvcache import DType, Gate, Section, StateDecl, StateKind, VerifyRule
 
 __all__ = ["paged", "recurrent"]
 
@@ -37,8 +37,14 @@ def paged(
     )
 
 
-def recurrent(layer: int, component: str, *shape: int, dtype: DType = DType.F32) -> StateDecl:
-    """A tensor of one sequence."""
+def recurrent(
+    layer: int,
+    component: str,
+    *shape: int,
+    dtype: DType = DType.F32,
+    gate: Gate | None = None,
+) -> StateDecl:
+    """A tensor of one sequence; with a gate, of a recurrence that folds."""
     return StateDecl(
         id=f"l{layer}.{component}",
         layer=layer,
@@ -47,4 +53,6 @@ def recurrent(layer: int, component: str, *shape: int, dtype: DType = DType.F32)
         section=Section.MAIN,
         dtype=dtype,
         shape=shape,
+        verify=VerifyRule.NONE if gate is None else VerifyRule.H_STEPS,
+        gate=gate or Gate.HEAD,
     )
