@@ -1,5 +1,6 @@
 // What the eviction policies cost and find, on a tree without bytes.
-//   bench_evict TRACE.jsonl CAPACITY...    blocks found, and ns for each block touched
+//   bench_evict TRACE.jsonl [--hints FILE] CAPACITY...
+//                                          blocks found, and ns for each block touched
 //   bench_evict --victims NODES            us for each victim among so many leaves
 #include <algorithm>
 #include <cinttypes>
@@ -120,10 +121,21 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (argc < 3) {
-    std::fprintf(stderr, "usage: bench_evict TRACE.jsonl CAPACITY... | --victims NODES\n");
+    std::fprintf(stderr,
+                 "usage: bench_evict TRACE.jsonl [--hints FILE] CAPACITY... | --victims NODES\n");
     return 2;
   }
-  const auto requests = read_trace(argv[1]);
-  for (int i = 2; i < argc; ++i) replay(requests, std::strtoull(argv[i], nullptr, 10));
+  auto requests = read_trace(argv[1]);
+  int first = 2;
+  if (argc > 4 && std::strcmp(argv[2], "--hints") == 0) {
+    std::ifstream hints(argv[3]);
+    for (BlockRequest& request : requests) {
+      if (hints >> request.hint) continue;
+      std::fprintf(stderr, "%s: fewer hints than requests\n", argv[3]);
+      return 2;
+    }
+    first = 4;
+  }
+  for (int i = first; i < argc; ++i) replay(requests, std::strtoull(argv[i], nullptr, 10));
   return 0;
 }
