@@ -338,8 +338,17 @@ class RadixIndex : private evict::UnitOwners {
   std::size_t pool_of(SnapshotFormat format) const {
     return pools_.pages.size() + static_cast<std::size_t>(format);
   }
-  void take_page(std::size_t group, ItemId page, TenantId tenant);
-  void drop_page(std::size_t group, ItemId page);
+  // A run's reference to a page. Where nobody is named it costs nothing more.
+  void take_page(std::size_t group, ItemId page, TenantId tenant) {
+    if (tenant != kNobody) charge_page(group, page, tenant);
+    pools_.pages[group]->retain_indexed(page);
+  }
+  void drop_page(std::size_t group, ItemId page) {
+    if (!tenants_.empty()) discharge_page(group, page);
+    pools_.pages[group]->release_indexed(page);
+  }
+  void charge_page(std::size_t group, ItemId page, TenantId tenant);
+  void discharge_page(std::size_t group, ItemId page);
   void take_snapshot(const SnapshotRef& ref, TenantId tenant);
   void drop_snapshot(SnapshotFormat format, ItemId item);
   void replace_snapshot(std::uint32_t index, const SnapshotRef& ref, TenantId tenant);

@@ -21,20 +21,16 @@ std::optional<evict::RunId> RadixIndex::above(evict::RunId run) const {
   return nodes_[run].parent;
 }
 
-void RadixIndex::take_page(std::size_t group, ItemId page, TenantId tenant) {
-  arena::Pool& pool = *pools_.pages[group];
-  if (tenant != kNobody && pool.indexed(page) == 0) {
-    tenants_.charge(group, page, tenant, pool.item_bytes());
-  }
-  pool.retain_indexed(page);
+// The first reference of a run.
+void RadixIndex::charge_page(std::size_t group, ItemId page, TenantId tenant) {
+  const arena::Pool& pool = *pools_.pages[group];
+  if (pool.indexed(page) == 0) tenants_.charge(group, page, tenant, pool.item_bytes());
 }
 
-void RadixIndex::drop_page(std::size_t group, ItemId page) {
-  arena::Pool& pool = *pools_.pages[group];
-  if (!tenants_.empty() && pool.indexed(page) == 1) {
-    tenants_.discharge(group, page, pool.item_bytes(), reaping_);
-  }
-  pool.release_indexed(page);
+// The last one.
+void RadixIndex::discharge_page(std::size_t group, ItemId page) {
+  const arena::Pool& pool = *pools_.pages[group];
+  if (pool.indexed(page) == 1) tenants_.discharge(group, page, pool.item_bytes(), reaping_);
 }
 
 void RadixIndex::take_snapshot(const SnapshotRef& ref, TenantId tenant) {
