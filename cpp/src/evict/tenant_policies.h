@@ -6,6 +6,7 @@
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -82,6 +83,7 @@ class TenantPolicies final : public Policy {
   void insert(Unit unit) override;
   void erase(Unit unit) override;
   std::optional<Unit> victim(const MayGo& may_go) override { return all_->victim(may_go); }
+  std::size_t foresee(std::span<Unit> units) override { return all_->foresee(units); }
 
  private:
   // By number, which of the index's things an instance was told of.
