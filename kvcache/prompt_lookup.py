@@ -53,7 +53,7 @@ class PromptLookupIndex:
 
     The longest end of the history that occurred before is continued as it was then. Every proposal
     is checked against the history token by token. A call takes time for the tokens that are new,
-    however long the history is. Thread-safe.
+    however long the history is. For one thread at a time.
 
     The history is all tokens of the sequence, the last one included. Give it whole, by `observe`,
     or what is new of it, by `extend`; not both for one index.
@@ -82,8 +82,7 @@ class PromptLookupIndex:
     >>> index.window
     4
 
-    Source: prompt lookup decoding (Saxena, 2023); the adaptive window is that of the engine whose
-    state kinds `kvcache.StateKind` has.
+    Source: prompt lookup decoding (Saxena, 2023), with a window that adapts to what is accepted.
     """
 
     __slots__ = ("_buffer", "_core", "_history", "_max_drafts")

@@ -13,9 +13,7 @@ void bind_reservation(py::module_& m) {
   using kvcache::bindings::unwrap;
   py::class_<Reservation, py::smart_holder>(m, "Reservation")
       .def_property_readonly("bytes", &Reservation::bytes)
-      .def(
-          "release", [](Reservation& reservation) { reservation = Reservation(); },
-          py::call_guard<ReleaseGil>());
+      .def("release", &Reservation::release, py::call_guard<ReleaseGil>());
   m.def(
       "reserve", [](Cache& cache, std::uint64_t bytes) { return unwrap(cache.reserve(bytes)); },
       py::arg("cache"), py::arg("bytes"), py::call_guard<ReleaseGil>());

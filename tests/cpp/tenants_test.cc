@@ -107,7 +107,7 @@ TEST(Tenants, WhatIsPinnedOrHeldCountsButStays) {
 // One conversation that grows: the newest snapshot takes the place of older ones.
 TEST(Tenants, AHybridIsStoredUpToASnapshotThatFits) {
   const auto cache = make(content::decls());
-  const Tokens tokens = numbered(1, 40);
+  const Tokens tokens = numbered(1, 41);
   const auto turn = [&](std::uint64_t end, const std::string& tenant) {
     Sequence sequence = cache->open(first(tokens, end), {}, by(tenant)).value();
     EXPECT_TRUE(content::complete(sequence, end));

@@ -17,6 +17,7 @@ from kvcache import (
     HiddenCapture,
     InvalidArgumentError,
     OutOfCapacityError,
+    UnsupportedError,
 )
 
 MODEL = TinyModel((DELTA, FULL))
@@ -287,12 +288,32 @@ class TestHiddenBands:
             sequence.extend([picks[accepted - 1]])
             np.testing.assert_array_equal(bands.accepted(0), rows[round_ : round_ + accepted])
         feed(MODEL, sequence, [1, 1, 1, 1])
-        with pytest.raises(InvalidArgumentError, match="band 0 of 4 rows ended"):
+        with pytest.raises(InvalidArgumentError, match="band 0 ended when its sequence went"):
             bands.accepted(0)
         sequence.extend([1])
         sequence.begin_verify([]).rollback()
         with pytest.raises(InvalidArgumentError, match="when the next verify"):
             bands.accepted(0)
+
+    def test_steps_after_a_verify_are_not_rows_of_its_band(self) -> None:
+        [sequence] = opened(MODEL.cache(), 1)
+        bands = HiddenBands(1, 4, WIDTH, "float32")
+        with sequence.begin_verify([0, 0, 0]) as session:
+            picks = MODEL.run(session.tokens, sequence.length, VerifyStore(sequence, session))
+            bands.store([sequence], hidden(4), [0, 4])
+            session.commit(2)
+        feed(MODEL, sequence, [picks[1]])
+        with pytest.raises(InvalidArgumentError, match="went from position"):
+            bands.accepted(0)
+
+    def test_a_band_of_a_tree_is_refused(self) -> None:
+        [sequence] = opened(MODEL.cache(), 1)
+        bands = HiddenBands(1, 4, WIDTH, "float32")
+        with (
+            sequence.begin_verify([0, 1], parents=[-1, 0, 0]),
+            pytest.raises(UnsupportedError, match="drafts are a tree"),
+        ):
+            bands.store([sequence], hidden(3), [0, 3])
 
     def test_wrong_bands_are_refused(self) -> None:
         [sequence] = opened(MODEL.cache(), 1)

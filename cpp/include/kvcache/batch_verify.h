@@ -1,6 +1,6 @@
 // Speculative decoding of many sequences: the rows of all of them run at once, ragged.
 //
-//   auto session = batch.begin_verify(drafts, counts);      // counts[i] + 1 rows of sequence i
+//   auto session = batch.begin_verify(drafts, counts, {});  // counts[i] + 1 rows of sequence i
 //   ... run session->tokens() at session->positions(), split by session->offsets()
 //   session->write(layer, {keys, values});                  // rows of all sequences
 //   session->commit(accepted);                              // one number each; or rollback()

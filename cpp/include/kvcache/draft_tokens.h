@@ -3,8 +3,8 @@
 //
 //   drafts->put(sequence, ids, confidences);       // after a propose
 //   auto taken = drafts->take(sequence);           // and begin_verify(taken->tokens)
-//   drafts->put_back(sequence);                    // when the forward pass failed: nothing
-//   advanced drafts->clear(sequence);                       // when the sequence is preempted
+//   drafts->put_back(sequence);                    // the forward pass failed, nothing advanced
+//   drafts->clear(sequence);                       // when the sequence is preempted
 //
 // Drafts are for the position at which they were put: a sequence that has moved since, by a verify
 // or otherwise, has none, and taking them is an error that says so. Places of closed sequences and

@@ -4,8 +4,8 @@
 // drafter's prefill:
 //
 //   capture->begin(sequence);                       // from the position where the prefill starts
-//   capture->write(position, rows);                 // each chunk; past the capacity nothing is
-//   kept auto rows = capture->rows();                    // once the positions are complete
+//   capture->write(position, rows);                 // each chunk, as far as there is room
+//   auto rows = capture->rows();                    // once the positions are complete
 //   capture->consume();                             // the drafter has read them
 //
 // HiddenBands: for drafters that work in blocks, a band of up to K rows of each sequence of a
@@ -74,12 +74,12 @@ class HiddenBands {
   // Copies hidden rows offsets[i]..offsets[i + 1] to band i, for all sequences or for none; what
   // was stored before ends. kInvalidArgument, naming the sequence: too many of them, a band that is
   // too long, offsets that do not ascend within the rows, another element or width, or a sequence
-  // whose verify is not open or has not begun at all.
+  // whose verify is not open or has not begun at all. kUnsupported: its drafts form a tree.
   Status store(std::span<const Sequence* const> sequences, const HiddenView& hidden,
                std::span<const std::uint64_t> offsets);
-  // The rows of band i that the verify kept, the first of them: of a chain of drafts, not of a
-  // tree. kInvalidArgument: it is open still, was rolled back, or a later one has begun; the
-  // sequence has gone on, or is closed; band i was not stored.
+  // The rows of band i that the verify kept, the first of them. kInvalidArgument: it is open still,
+  // was rolled back, or a later one has begun; the sequence has gone on, or is closed; band i was
+  // not stored.
   Result<HiddenView> accepted(std::uint64_t band) const;
 
   std::uint64_t stored() const;  // bands of the latest store()

@@ -1,6 +1,7 @@
 // Part of a cache's byte budget for memory that lies elsewhere, so that one budget covers it too.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -9,7 +10,8 @@ namespace kvcache {
 class CacheCore;
 
 // Made by Cache::reserve(); the budget has its bytes back when this goes.
-// Thread safety: thread-compatible. In a child of fork() nothing is given back.
+// Thread safety: release() and bytes() are thread-safe, moving is not. In a child of fork() nothing
+// is given back.
 class Reservation {
  public:
   Reservation() = default;  // of nothing
@@ -18,14 +20,13 @@ class Reservation {
   ~Reservation();
 
   std::uint64_t bytes() const { return bytes_; }
+  void release();  // may be repeated
 
  private:
   friend class Cache;
 
-  void release();
-
   std::shared_ptr<CacheCore> core_;
-  std::uint64_t bytes_ = 0;
+  std::atomic<std::uint64_t> bytes_ = 0;  // changed under the cache's lock
 };
 
 }  // namespace kvcache

@@ -45,6 +45,11 @@ struct HiddenBands::State {
         return Status::invalid_argument(call, ": no verify of it is open; a band is stored before ",
                                         "commit()");
       }
+      if (moment->is_branching()) {
+        return Status::unsupported(call,
+                                   ": the drafts are a tree, whose accepted rows are not the "
+                                   "first of its band; gather them by an AcceptStash");
+      }
       found[i] = {*std::move(moment), offsets[i + 1] - offsets[i]};
     }
     return found;

@@ -23,6 +23,11 @@ Result<Reservation> Cache::reserve(std::uint64_t bytes) {
   if (arena.in_use_bytes() > budget - bytes) {
     return refuse(arena.in_use_bytes(), "open sequences and views need");
   }
+  core_->tell_time({});
+  core_->index.lapse();
+  if (core_->index.pins().bytes() > budget - bytes) {
+    return refuse(core_->index.pins().bytes(), "pins need");
+  }
   while (arena.committed_bytes() - arena.idle_bytes() > budget - bytes) {
     if (core_->evict_one()) continue;
     return refuse(arena.committed_bytes() - arena.idle_bytes(),
@@ -37,13 +42,13 @@ Result<Reservation> Cache::reserve(std::uint64_t bytes) {
 }
 
 Reservation::Reservation(Reservation&& other) noexcept
-    : core_(std::move(other.core_)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : core_(std::move(other.core_)), bytes_(other.bytes_.exchange(0)) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
   if (this != &other) {
     release();
     core_ = std::move(other.core_);
-    bytes_ = std::exchange(other.bytes_, 0);
+    bytes_ = other.bytes_.exchange(0);
   }
   return *this;
 }
@@ -51,14 +56,12 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 Reservation::~Reservation() { release(); }
 
 void Reservation::release() {
-  if (core_ == nullptr || bytes_ == 0) return;
-  if (core_->mutex.is_own_process()) {
-    const std::lock_guard lock(core_->mutex);
-    core_->reserved_bytes -= bytes_;
-    core_->arena->resize(core_->arena->budget_bytes() + bytes_);
-  }
-  core_.reset();
-  bytes_ = 0;
+  if (core_ == nullptr || !core_->mutex.is_own_process()) return;
+  const std::lock_guard lock(core_->mutex);
+  const std::uint64_t bytes = bytes_.exchange(0);
+  if (bytes == 0) return;
+  core_->reserved_bytes -= bytes;
+  core_->arena->resize(core_->arena->budget_bytes() + bytes);
 }
 
 }  // namespace kvcache

@@ -37,6 +37,7 @@ Result<SequenceMoment> SequenceMoment::of(const Sequence& sequence, std::string_
   moment.setbacks_ = core.setbacks;
   moment.length_ = core.state->length();
   moment.verifying_ = core.verify.has_value();
+  moment.branching_ = core.verify && core.verify->is_tree();
   return moment;
 }
 
@@ -77,8 +78,13 @@ Result<std::uint64_t> SequenceMoment::kept_rows(std::string_view call,
   if (core->setbacks != setbacks_) return set_back(call, what);
   if (core->verify_serial != serial_) return later_verify(call, what);
   if (core->verify) return still_open(call, what, "commit() it first");
-  const std::uint64_t now = core->state->length();
-  if (now > length_) return now - length_;
+  const std::uint64_t kept = core->verified_length;
+  if (core->state->length() != kept) {
+    return Status::invalid_argument(call, ": ", what,
+                                    " ended when its sequence went from position ", kept, " to ",
+                                    core->state->length());
+  }
+  if (kept > length_) return kept - length_;
   return Status::invalid_argument(call, ": ", what, " ended when its verify was rolled back");
 }
 

@@ -20,6 +20,7 @@ class SequenceMoment {
 
   std::uint64_t length() const { return length_; }
   bool is_verifying() const { return verifying_; }  // a verify was open
+  bool is_branching() const { return branching_; }  // and its drafts form a tree, not a path
 
   // Of the same sequence.
   bool same_sequence(const SequenceMoment& other) const {
@@ -45,6 +46,7 @@ class SequenceMoment {
   std::uint64_t setbacks_ = 0;
   std::uint64_t length_ = 0;
   bool verifying_ = false;
+  bool branching_ = false;
 };
 
 }  // namespace kvcache

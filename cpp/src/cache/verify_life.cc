@@ -119,6 +119,7 @@ void end_verify(SequenceCore& core) {
   core.verify->release();
   core.verify.reset();
   state.drop_unfinished();
+  core.verified_length = state.length();
   // By the old length: what may be truncated afterwards is the same as without speculation.
   if (state.length() > start) state.trim_windows(start);
 }

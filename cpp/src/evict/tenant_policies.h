@@ -37,7 +37,7 @@ class TenantPolicies final : public Policy {
  public:
   using Maker = std::function<std::unique_ptr<Policy>()>;
 
-  TenantPolicies(std::unique_ptr<Policy> all, const UnitOwners& units, Maker make)
+  TenantPolicies(std::unique_ptr<Policy> all, const UnitOwners& units, Maker make) noexcept
       : all_(std::move(all)), units_(units), make_(std::move(make)) {}
   // The policy over everything, which can do without this one from now on.
   std::unique_ptr<Policy> take_all() { return std::move(all_); }

@@ -80,8 +80,8 @@ void RadixIndex::count_blocks(NodeId id, std::int64_t blocks) {
 void RadixIndex::set_quota(std::string_view tenant, const std::optional<Quota>& quota) {
   const TenantId id = quota ? tenants_.enter(tenant) : tenants_.find(tenant);
   if (id == kNobody) return;
-  tenants_.set_quota(id, quota);
   if (!quota) {
+    tenants_.set_quota(id, quota);
     if (orders_ == nullptr) return;
     orders_->remove(id);
     if (!orders_->empty()) return;
@@ -89,13 +89,20 @@ void RadixIndex::set_quota(std::string_view tenant, const std::optional<Quota>& 
     return;
   }
   if (orders_ == nullptr) {
-    orders_ = new evict::TenantPolicies(std::move(policy_), *this, make_policy_);
+    auto make = make_policy_;  // all that can fail comes before the policy is given away
+    orders_ = new evict::TenantPolicies(std::move(policy_), *this, std::move(make));
     policy_.reset(orders_);
   }
   if (!orders_->has(id)) {
     orders_->add(id);
-    if (tenants_[id].items > 0 || tenants_[id].runs > 0) describe(id);
+    try {
+      if (tenants_[id].items > 0 || tenants_[id].runs > 0) describe(id);
+    } catch (...) {
+      orders_->remove(id);  // half a picture of a tenant is none
+      throw;
+    }
   }
+  tenants_.set_quota(id, quota);
   trim(id);
 }
 

@@ -263,7 +263,10 @@ void CarryStash::move_row(const StashComponent& part, std::uint64_t from, std::u
 void CarryStash::commit(const KeptRows& kept, bool carry, std::byte* live) {
   const std::vector<StashLayer>& layers = plan_->stash().layers;
   for (std::size_t at = 0; at < layers.size(); ++at) {
-    if (!put_[layers[at].components[0].fixed]) continue;
+    if (!put_[layers[at].components[0].fixed]) {
+      set_pending(at, 0);  // the state after the last row has what waited
+      continue;
+    }
     const Layer& layer = layers_[at];
     for (const StashComponent& part : layers[at].components) {
       for (std::uint64_t i = 0; i < kept.count; ++i) {

@@ -62,6 +62,7 @@ class VerifyState {
   // Locked. Gives the slots back; the object is spent.
   void release();
 
+  bool is_tree() const { return tree_.has_value(); }
   bool has_slots() const { return !slots_.empty(); }
   std::uint64_t start() const { return start_; }  // position of row 0
   std::span<const ItemId> slots() const { return slots_; }
