@@ -104,6 +104,36 @@ TEST(Tenants, WhatIsPinnedOrHeldCountsButStays) {
   EXPECT_EQ(stored(*cache, numbered(300, 4)), 4U);
 }
 
+// Another tenant has filled a window's hole in its run: evicting the run would take the page along.
+TEST(Tenants, ARunThatHoldsAnothersPageIsNotGivenUpForAQuota) {
+  const auto cache = make({content::keys(0), content::keys(1, 6)}, {.policy = "lru"});
+  const auto turn = [&](std::size_t count, const std::string& tenant) {
+    const Tokens tokens = numbered(1, count);
+    Sequence sequence = cache->open(tokens, {}, by(tenant)).value();
+    const std::uint64_t start = sequence.length();
+    for (std::int32_t layer = 0; layer < 2; ++layer) {
+      std::vector<float> rows = content::rows_of(tokens, start, count, layer);
+      const auto view = content::view_of<codec::RowsView>(rows.data(), count - start);
+      ASSERT_TRUE(sequence.write(layer, start, {&view, 1}).is_ok());
+    }
+    ASSERT_TRUE(sequence.advance(count - start).is_ok());
+    ASSERT_TRUE(sequence.publish().is_ok());
+  };
+  turn(40, "a");
+  // Pages that no hit needs go first: the windows before the end.
+  const std::uint64_t whole = usage(*cache, "a").bytes;
+  ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = whole - 1}).is_ok());
+  EXPECT_EQ(usage(*cache, "a").evicted_blocks, 0U);
+  EXPECT_EQ(cache->explain(numbered(1, 21), {})->cached_tokens, 0U);
+  turn(20, "b");
+  EXPECT_GT(usage(*cache, "b").bytes, 0U);
+  EXPECT_EQ(usage(*cache, "b").blocks, 0U);
+  EXPECT_EQ(cache->explain(numbered(1, 21), {})->cached_tokens, 20U);
+  ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = 0}).is_ok());
+  EXPECT_EQ(stored(*cache, numbered(1, 40)), 20U);
+  EXPECT_EQ(cache->explain(numbered(1, 21), {})->cached_tokens, 20U);
+}
+
 // One conversation that grows: the newest snapshot takes the place of older ones.
 TEST(Tenants, AHybridIsStoredUpToASnapshotThatFits) {
   const auto cache = make(content::decls());
