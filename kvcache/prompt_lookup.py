@@ -290,7 +290,7 @@ def settle_batch(indexes: Iterable[PromptLookupIndex], accepted: ArrayLike) -> N
 
     Args:
         indexes: as for `propose_batch`.
-        accepted: drafts of each, 0 where none were proposed.
+        accepted: drafts of each, 0 where none were proposed; `commit` counts a row more.
 
     Raises:
         InvalidArgumentError: fewer are in flight. Nothing was changed.

@@ -100,8 +100,11 @@ class VerifySession:
 
         with seq.begin_verify(drafts, strategy="carry") as session:
             for layer in layers:
-                S = fold(session.live(layer, name), session.pending(layer, name))  # in a kernel
-                ...  # run all rows from S
+                S = session.live(layer, name).copy()
+                waiting = session.pending(layer, name)
+                if waiting.count:  # a convolution: append_rows(S, waiting.rows)
+                    kvcache.fold(S, waiting.gate, waiting.left, waiting.right)
+                ...  # run the rows from S, in a tree each from its parent's state
                 session.stash(layer, name, gate=gate, left=keys, right=values)
             session.commit(accepted)
 
@@ -223,8 +226,8 @@ class VerifySession:
         """Hand over the inputs of all rows for one tensor, instead of filling `state`.
 
         Of a layer all tensors that fold are stashed, or none: then `state` is filled as by
-        ``"steps"``. Copied; may be repeated. Any floating arrays, kept as float32 (``rows`` as the
-        tensor's own element).
+        ``"steps"``. Copied; may be repeated. float32, float16 or bfloat16, kept as float32
+        (``rows`` as the tensor's own element).
 
         Args:
             layer: index of the decoder layer.
