@@ -98,6 +98,7 @@ def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:
 
 
 def as_instance(value: Any, kind: type[_T], name: str) -> _T:
+    """What is given, a ``kind``."""
     if not isinstance(value, kind):
         raise InvalidArgumentError(
             f"{name}: expected a {kind.__name__}, got {type(value).__name__}"
@@ -119,11 +120,10 @@ def as_instances(given: Iterable[_T], kind: type[_T], name: str) -> tuple[_T, ..
 
 
 def as_sequence(value: Any) -> Sequence:
+    """A handle of one sequence."""
     from kvcache.sequence import Sequence
 
-    if not isinstance(value, Sequence):
-        raise InvalidArgumentError(f"sequence: expected a Sequence, got {type(value).__name__}")
-    return value
+    return as_instance(value, Sequence, "sequence")
 
 
 def as_number(value: Any, name: str) -> float:

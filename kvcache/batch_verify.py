@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
-from kvcache.speculate import as_inputs, pending_rows
+from kvcache.speculate import Session, as_inputs, pending_rows
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.batch import Batch
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchVerifySession"]
 
 
-class BatchVerifySession:
+class BatchVerifySession(Session[_core.BatchVerifySession]):
     """Rows of every sequence of a `Batch`, as many of each as it has drafts, and one.
 
     Made by `Batch.begin_verify`. What `VerifySession` says of rows, trees and state holds for each
@@ -69,11 +67,6 @@ class BatchVerifySession:
     def starts(self) -> NDArray[np.int64]:
         """Where the first row of each sequence is stored, ``[sequences]``; the others follow it."""
         return self._core.starts()
-
-    @property
-    def is_open(self) -> bool:
-        """False after `commit` or `rollback`."""
-        return self._core.is_open
 
     def block_table(self, group: int, out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """`Batch.block_table`, with the pages of the session's rows."""
@@ -132,11 +125,6 @@ class BatchVerifySession:
             as_layer(layer),
             as_text(name, "name"),
         )
-
-    @property
-    def strategy(self) -> str:
-        """``"steps"``, ``"replay"`` or ``"carry"``; see `Batch.begin_verify`."""
-        return self._core.strategy.name.lower()
 
     def live(self, sequence: int, layer: int, name: str) -> NDArray[Any]:
         """One fixed-size tensor of one sequence before its rows; see `VerifySession.live`.
@@ -228,26 +216,6 @@ class BatchVerifySession:
         if counts is None:
             raise InvalidArgumentError("accepted: expected a number for each sequence, got None")
         return self._core.commit(counts, in_place)
-
-    def rollback(self) -> None:
-        """End the session; the sequences are as they were before `Batch.begin_verify`.
-
-        Raises:
-            InvalidArgumentError: the session has ended.
-        """
-        self._core.rollback()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.is_open:
-            self.rollback()
 
     def __repr__(self) -> str:
         what = f"{self.rows} rows of {len(self)} sequences" if self.is_open else "ended"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -82,7 +82,47 @@ def as_inputs(gate: Any, left: Any, right: Any, rows: Any) -> tuple[Any, Any, An
     return None, None, rows
 
 
-class VerifySession:
+_Core = TypeVar("_Core", _core.VerifySession, _core.BatchVerifySession)
+
+
+class Session(Generic[_Core]):
+    """How sessions end, of one sequence and of a batch: rolled back, unless they were committed."""
+
+    __slots__ = ()
+    _core: _Core
+
+    @property
+    def is_open(self) -> bool:
+        """False after `commit` or `rollback`; of one sequence also once that is closed."""
+        return self._core.is_open
+
+    @property
+    def strategy(self) -> str:
+        """``"steps"``, ``"replay"`` or ``"carry"``; see `Sequence.begin_verify`."""
+        return self._core.strategy.name.lower()
+
+    def rollback(self) -> None:
+        """End the session; its sequences are as they were before it began.
+
+        Raises:
+            InvalidArgumentError: the session has ended.
+        """
+        self._core.rollback()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.is_open:
+            self.rollback()
+
+
+class VerifySession(Session[_core.VerifySession]):
     """K rows of one sequence that run before it is known how many of them count.
 
     Made by `Sequence.begin_verify`. Row 0 is the last known token, which is accepted by
@@ -124,11 +164,6 @@ class VerifySession:
         return self._core.rows
 
     @property
-    def strategy(self) -> str:
-        """``"steps"``, ``"replay"`` or ``"carry"``; see `Sequence.begin_verify`."""
-        return self._core.strategy.name.lower()
-
-    @property
     def tokens(self) -> NDArray[np.int32]:
         """Token ids to run, ``[rows]``."""
         return self._core.tokens()
@@ -142,11 +177,6 @@ class VerifySession:
     def start(self) -> int:
         """Where row 0 is stored, and row ``i`` at ``start + i``: the sequence's ``length``."""
         return self._core.start
-
-    @property
-    def is_open(self) -> bool:
-        """False after `commit` or `rollback`, and once the sequence is closed."""
-        return self._core.is_open
 
     def write(self, layer: int, keys: Any, values: Any = None, index_keys: Any = None) -> None:
         """Store one layer's rows; `Sequence.read` sees row ``i`` at ``start + i`` at once.
@@ -271,26 +301,6 @@ class VerifySession:
         if axes == 0:
             return self._core.commit(as_count(accepted, "accepted"))
         return self._core.commit_path(as_tokens(accepted, "path"))
-
-    def rollback(self) -> None:
-        """End the session; the sequence is as it was before `Sequence.begin_verify`.
-
-        Raises:
-            InvalidArgumentError: the session has ended.
-        """
-        self._core.rollback()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.is_open:
-            self.rollback()
 
     def __repr__(self) -> str:
         first = self._core.start

@@ -49,9 +49,6 @@ struct FoldRows {
 // magnitude that the element has on the way. For f32 they are the same.
 enum class FoldRounding : std::uint8_t { kEachRow = 0, kOnce = 1 };
 
-// Gates of one row of a state of this shape.
-std::size_t fold_gates(const FoldState& state, Gate gate_of);
-
 // `threads`: at most this many work on the call; small states use one. kInvalidArgument, and the
 // state unchanged: its elements are not floating, or its heads are no multiple of left_heads or
 // right_heads. Also fails as check_isa() does.

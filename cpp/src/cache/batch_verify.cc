@@ -18,10 +18,6 @@ using Lengths = std::vector<std::uint64_t>;
 
 namespace {
 
-Status ended(std::string_view call) {
-  return Status::invalid_argument(call, ": the verify session has ended");
-}
-
 // The tree of each sequence, or none. kInvalidArgument, kUnsupported: naming the sequence.
 Result<std::vector<TokenTree>> trees_of(const BatchCore& core, Counts counts,
                                         std::span<const std::int32_t> parents) {
@@ -223,7 +219,7 @@ bool BatchVerifySession::is_open() const {
 
 Status BatchVerifySession::check_open(std::string_view call) const {
   if (Status status = check_process(); !status) return status;
-  if (!open_) return ended(call);
+  if (!open_) return verify_ended(call);
   for (std::size_t i = 0; i < size(); ++i) {
     const SequenceCore& member = *core_->members[i];
     if (member.verify && member.verify_serial == serials_[i]) continue;
@@ -251,7 +247,7 @@ void BatchVerifySession::end() {
 // ---- Rows and state ---------------------------------------------------------------------------
 
 Status BatchVerifySession::write(std::int32_t layer, std::span<const codec::RowsView> components) {
-  if (!core_) return ended("write");
+  if (!core_) return verify_ended("write");
   const BatchLock lock(*core_);
   if (Status status = check_open("write"); !status) return status;
   if (Status status = core_->cache->check_backing("write"); !status) return status;
@@ -278,7 +274,7 @@ Status BatchVerifySession::write(std::int32_t layer, std::span<const codec::Rows
 
 Status BatchVerifySession::write_records(std::int32_t layer, std::string_view name,
                                          const codec::RowsView& rows) {
-  if (!core_) return ended("write_records");
+  if (!core_) return verify_ended("write_records");
   const BatchLock lock(*core_);
   if (Status status = check_open("write_records"); !status) return status;
   CacheCore& cache = *core_->cache;
@@ -314,7 +310,7 @@ Status BatchVerifySession::write_records(std::int32_t layer, std::string_view na
 
 Result<StateView> BatchVerifySession::state(std::size_t sequence, std::uint64_t row,
                                             std::int32_t layer, std::string_view name) {
-  if (!core_) return ended("state");
+  if (!core_) return verify_ended("state");
   const BatchLock lock(*core_);
   if (Status status = check_open("state"); !status) return status;
   if (Status status = check_member("state", sequence); !status) return status;
@@ -335,7 +331,7 @@ Result<Lengths> BatchVerifySession::commit_paths(std::span<const std::int32_t> r
 Result<Lengths> BatchVerifySession::commit_rows(Counts counts,
                                                 std::optional<std::span<const std::int32_t>> paths,
                                                 bool in_place) {
-  if (!core_) return ended("commit");
+  if (!core_) return verify_ended("commit");
   const BatchLock lock(*core_);
   if (Status status = check_open("commit"); !status) return status;
   if (Status status = core_->check_size("accepted", counts.size()); !status) return status;
@@ -365,10 +361,10 @@ Result<Lengths> BatchVerifySession::commit_rows(Counts counts,
 }
 
 Status BatchVerifySession::rollback() {
-  if (!core_) return ended("rollback");
+  if (!core_) return verify_ended("rollback");
   const BatchLock lock(*core_);
   if (Status status = check_process(); !status) return status;
-  if (!open_) return ended("rollback");
+  if (!open_) return verify_ended("rollback");
   end();
   return Status::ok();
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,9 @@
 #include "speculate/verify.h"
 
 namespace kvcache {
+
+// Makes the error of a budget that what `by` names needs `bytes` of.
+using BudgetRefusal = std::function<Status(std::uint64_t bytes, const char* by)>;
 
 class CacheCore final : public arena::ItemSource {
  public:
@@ -75,6 +79,9 @@ class CacheCore final : public arena::ItemSource {
                        const std::string& tenant, bool whole = false);
   // Locked. Quotas that are shares, of the budget there is now.
   void follow_budget();
+  // Locked. Another budget of the arena, after evicting what it has no room for. `refuse` says why
+  // it has none for what must stay; what was evicted until then stays evicted.
+  Status set_budget(std::uint64_t bytes, const BudgetRefusal& refuse);
   // Locked. RadixIndex::evict_one() at the present time.
   bool evict_one();
   // Locked. Of the budget with what is reserved, or of what `capacity_blocks` leaves of it.

@@ -1,5 +1,6 @@
 // Records of pooled state, by stream: of a sequence and of a verify session.
 #include "cache/cache_core.h"
+#include "cache/verify_life.h"
 #include "kvcache/sequence.h"
 #include "kvcache/verify.h"
 
@@ -53,7 +54,7 @@ Status Sequence::read_records(std::int32_t layer, std::string_view name, std::ui
 
 Status VerifySession::write_records(std::int32_t layer, std::string_view name,
                                     const codec::RowsView& rows) {
-  if (!core_) return Status::invalid_argument("write_records: the verify session has ended");
+  if (!core_) return verify_ended("write_records");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("write_records"); !status) return status;
   CacheCore& cache = *core_->cache;

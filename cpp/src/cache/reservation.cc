@@ -12,28 +12,18 @@ Result<Reservation> Cache::reserve(std::uint64_t bytes) {
   if (!least) return least.status();
   const std::lock_guard lock(core_->mutex);
   arena::Arena& arena = *core_->arena;
-  const auto refuse = [&](std::uint64_t taken, const char* by) {
-    return Status::out_of_capacity("reserve ", bytes, " bytes: ", by, " ", taken, " of the ",
+  const auto refuse = [&](std::uint64_t taken, const char* by, const char* needs) {
+    return Status::out_of_capacity("reserve ", bytes, " bytes: ", by, needs, taken, " of the ",
                                    arena.budget_bytes(), "; raise memory");
   };
   const std::uint64_t budget = arena.budget_bytes();
   if (bytes > budget || budget - bytes < *least) {
-    return refuse(*least, "one position of one sequence takes");
+    return refuse(*least, "one position of one sequence", " takes ");
   }
-  if (arena.in_use_bytes() > budget - bytes) {
-    return refuse(arena.in_use_bytes(), "open sequences and views need");
-  }
-  core_->tell_time({});
-  core_->index.lapse();
-  if (core_->index.pins().bytes() > budget - bytes) {
-    return refuse(core_->index.pins().bytes(), "pins need");
-  }
-  while (arena.committed_bytes() - arena.idle_bytes() > budget - bytes) {
-    if (core_->evict_one()) continue;
-    return refuse(arena.committed_bytes() - arena.idle_bytes(),
-                  "open sequences, views, pins and what their prefixes share need");
-  }
-  arena.resize(budget - bytes);
+  Status status = core_->set_budget(budget - bytes, [&](std::uint64_t taken, const char* by) {
+    return refuse(taken, by, " need ");
+  });
+  if (!status) return status;
   core_->reserved_bytes += bytes;
   Reservation made;
   made.core_ = core_;

@@ -3,6 +3,22 @@
 
 namespace kvcache {
 
+Status CacheCore::set_budget(std::uint64_t bytes, const BudgetRefusal& refuse) {
+  if (arena->in_use_bytes() > bytes) {
+    return refuse(arena->in_use_bytes(), "open sequences and views");
+  }
+  tell_time({});
+  index.lapse();
+  if (index.pins().bytes() > bytes) return refuse(index.pins().bytes(), "pins");
+  while (arena->committed_bytes() - arena->idle_bytes() > bytes) {
+    if (evict_one()) continue;
+    return refuse(arena->committed_bytes() - arena->idle_bytes(),
+                  "open sequences, views, pins and what their prefixes share");
+  }
+  arena->resize(bytes);
+  return Status::ok();
+}
+
 Status Cache::resize(std::uint64_t memory_bytes) {
   if (Status status = check_process(); !status) return status;
   const auto least = core_->plan.sequence_bytes(1, 1);
@@ -24,24 +40,12 @@ Status Cache::resize(std::uint64_t memory_bytes) {
                                    " are reserved, and one position of one sequence takes ",
                                    *least);
   }
-  const std::uint64_t budget = memory_bytes - reserved;
-  const std::uint64_t needed = arena.in_use_bytes();
-  const auto refuse = [&](std::uint64_t bytes, const char* by) {
+  const BudgetRefusal refuse = [&](std::uint64_t bytes, const char* by) {
     return Status::out_of_capacity("resize to ", memory_bytes, " bytes: ", by, " need ", bytes,
                                    " of the ", arena.budget_bytes(),
                                    "; close sequences, let go of views or release pins first");
   };
-  if (needed > budget) return refuse(needed, "open sequences and views");
-  core_->tell_time({});
-  core_->index.lapse();
-  if (core_->index.pins().bytes() > budget) return refuse(core_->index.pins().bytes(), "pins");
-  while (arena.committed_bytes() - arena.idle_bytes() > budget) {
-    if (!core_->evict_one()) {
-      return refuse(arena.committed_bytes() - arena.idle_bytes(),
-                    "open sequences, views, pins and what their prefixes share");
-    }
-  }
-  arena.resize(budget);
+  if (Status status = core_->set_budget(memory_bytes - reserved, refuse); !status) return status;
   core_->follow_budget();
   return Status::ok();
 }

@@ -18,6 +18,13 @@ Status later_verify(std::string_view call, std::string_view what) {
                                   " ended when the next verify of its sequence began");
 }
 
+Status check_length(std::string_view call, std::string_view what, std::uint64_t now,
+                    std::uint64_t then) {
+  if (now == then) return Status::ok();
+  return Status::invalid_argument(call, ": ", what, " ended when its sequence went from position ",
+                                  then, " to ", now);
+}
+
 Status still_open(std::string_view call, std::string_view what, std::string_view then) {
   return Status::invalid_argument(call, ": ", what, ": the verify of its sequence is open; ", then);
 }
@@ -55,49 +62,45 @@ bool SequenceMoment::has_moved() const {
   return !core->state || core->setbacks != setbacks_ || core->state->length() != length_;
 }
 
-Status SequenceMoment::check_same(std::string_view call, std::string_view what) const {
+// What every question needs: the sequence, alive and never set back since, under its lock.
+template <typename Answer>
+auto SequenceMoment::ask(std::string_view call, std::string_view what, const Answer& answer) const
+    -> decltype(answer(std::declval<const SequenceCore&>())) {
   const auto core = core_.lock();
   if (!core) return closed_since(call, what);
   if (Status status = core->mutex.check_process(); !status) return status;
   const std::lock_guard own(core->mutex);
   if (!core->state) return closed_since(call, what);
   if (core->setbacks != setbacks_) return set_back(call, what);
-  if (core->verify_serial != serial_) return later_verify(call, what);
-  if (core->state->length() == length_) return Status::ok();
-  return Status::invalid_argument(call, ": ", what, " ended when its sequence went from position ",
-                                  length_, " to ", core->state->length());
+  return answer(*core);
+}
+
+Status SequenceMoment::check_same(std::string_view call, std::string_view what) const {
+  return ask(call, what, [&](const SequenceCore& core) {
+    if (core.verify_serial != serial_) return later_verify(call, what);
+    return check_length(call, what, core.state->length(), length_);
+  });
 }
 
 Result<std::uint64_t> SequenceMoment::kept_rows(std::string_view call,
                                                 std::string_view what) const {
-  const auto core = core_.lock();
-  if (!core) return closed_since(call, what);
-  if (Status status = core->mutex.check_process(); !status) return status;
-  const std::lock_guard own(core->mutex);
-  if (!core->state) return closed_since(call, what);
-  if (core->setbacks != setbacks_) return set_back(call, what);
-  if (core->verify_serial != serial_) return later_verify(call, what);
-  if (core->verify) return still_open(call, what, "commit() it first");
-  const std::uint64_t kept = core->verified_length;
-  if (core->state->length() != kept) {
-    return Status::invalid_argument(call, ": ", what,
-                                    " ended when its sequence went from position ", kept, " to ",
-                                    core->state->length());
-  }
-  if (kept > length_) return kept - length_;
-  return Status::invalid_argument(call, ": ", what, " ended when its verify was rolled back");
+  return ask(call, what, [&](const SequenceCore& core) -> Result<std::uint64_t> {
+    if (core.verify_serial != serial_) return later_verify(call, what);
+    if (core.verify) return still_open(call, what, "commit() it first");
+    const std::uint64_t kept = core.verified_length;
+    Status status = check_length(call, what, core.state->length(), kept);
+    if (!status) return status;
+    if (kept > length_) return kept - length_;
+    return Status::invalid_argument(call, ": ", what, " ended when its verify was rolled back");
+  });
 }
 
 Result<std::uint64_t> SequenceMoment::idle_length(std::string_view call,
                                                   std::string_view what) const {
-  const auto core = core_.lock();
-  if (!core) return closed_since(call, what);
-  if (Status status = core->mutex.check_process(); !status) return status;
-  const std::lock_guard own(core->mutex);
-  if (!core->state) return closed_since(call, what);
-  if (core->setbacks != setbacks_) return set_back(call, what);
-  if (core->verify) return still_open(call, what, "commit() it or roll it back first");
-  return core->state->length();
+  return ask(call, what, [&](const SequenceCore& core) -> Result<std::uint64_t> {
+    if (core.verify) return still_open(call, what, "commit() it or roll it back first");
+    return core.state->length();
+  });
 }
 
 }  // namespace kvcache

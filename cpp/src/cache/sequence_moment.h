@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "kvcache/sequence.h"
 
@@ -41,6 +42,10 @@ class SequenceMoment {
   Result<std::uint64_t> idle_length(std::string_view call, std::string_view what) const;
 
  private:
+  template <typename Answer>
+  auto ask(std::string_view call, std::string_view what, const Answer& answer) const
+      -> decltype(answer(std::declval<const SequenceCore&>()));
+
   std::weak_ptr<SequenceCore> core_;
   std::uint64_t serial_ = 0;  // of the latest verify
   std::uint64_t setbacks_ = 0;

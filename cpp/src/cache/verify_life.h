@@ -13,6 +13,11 @@
 
 namespace kvcache {
 
+// Of a session that never began, was given away, or has ended.
+inline Status verify_ended(std::string_view call) {
+  return Status::invalid_argument(call, ": the verify session has ended");
+}
+
 // Locked. Slots, pages and stashes for the rows of all these sequences, whose slots are reserved; a
 // forward pass that has begun does not run out of them. kOutOfCapacity: end_verify() each of them.
 Status take_memory(CacheCore& cache, std::span<const std::shared_ptr<SequenceCore>> sequences,

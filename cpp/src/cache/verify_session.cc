@@ -88,7 +88,7 @@ Status VerifySession::check_open(std::string_view call) const {
 }
 
 Status VerifySession::write(std::int32_t layer, std::span<const codec::RowsView> components) {
-  if (!core_) return Status::invalid_argument("write: the verify session has ended");
+  if (!core_) return verify_ended("write");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("write"); !status) return status;
   if (Status status = core_->cache->check_backing("write"); !status) return status;
@@ -103,7 +103,7 @@ Status VerifySession::write(std::int32_t layer, std::span<const codec::RowsView>
 
 Result<StateView> VerifySession::state(std::uint64_t row, std::int32_t layer,
                                        std::string_view name) {
-  if (!core_) return Status::invalid_argument("state: the verify session has ended");
+  if (!core_) return verify_ended("state");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("state"); !status) return status;
   return verify_tensor(*core_, row, layer, name);
@@ -119,7 +119,7 @@ Result<std::uint64_t> VerifySession::commit(std::span<const std::int32_t> path) 
 
 Result<std::uint64_t> VerifySession::commit_rows(std::uint64_t count,
                                                  std::span<const std::int32_t> path) {
-  if (!core_) return Status::invalid_argument("commit: the verify session has ended");
+  if (!core_) return verify_ended("commit");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("commit"); !status) return status;
   const KeptRows kept{count, path};
@@ -132,7 +132,7 @@ Result<std::uint64_t> VerifySession::commit_rows(std::uint64_t count,
 }
 
 Status VerifySession::rollback() {
-  if (!core_) return Status::invalid_argument("rollback: the verify session has ended");
+  if (!core_) return verify_ended("rollback");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("rollback"); !status) return status;
   const std::lock_guard lock(core_->cache->mutex);

@@ -8,14 +8,6 @@
 
 namespace kvcache {
 
-namespace {
-
-Status ended(std::string_view call) {
-  return Status::invalid_argument(call, ": the verify session has ended");
-}
-
-}  // namespace
-
 // ---- Of one sequence --------------------------------------------------------------------------
 
 Result<StateView> live_tensor(SequenceCore& core, std::int32_t layer, std::string_view name) {
@@ -62,21 +54,21 @@ Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view nam
 }
 
 Result<StateView> VerifySession::live(std::int32_t layer, std::string_view name) const {
-  if (!core_) return ended("live");
+  if (!core_) return verify_ended("live");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("live"); !status) return status;
   return live_tensor(*core_, layer, name);
 }
 
 Result<PendingRows> VerifySession::pending(std::int32_t layer, std::string_view name) const {
-  if (!core_) return ended("pending");
+  if (!core_) return verify_ended("pending");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("pending"); !status) return status;
   return pending_rows(*core_, layer, name);
 }
 
 Status VerifySession::stash(std::int32_t layer, std::string_view name, const StashInputs& inputs) {
-  if (!core_) return ended("stash");
+  if (!core_) return verify_ended("stash");
   const std::lock_guard own(core_->mutex);
   if (Status status = check_open("stash"); !status) return status;
   return stash_inputs(*core_, layer, name, inputs);
@@ -93,7 +85,7 @@ Status BatchVerifySession::check_member(std::string_view call, std::size_t seque
 
 Result<StateView> BatchVerifySession::live(std::size_t sequence, std::int32_t layer,
                                            std::string_view name) const {
-  if (!core_) return ended("live");
+  if (!core_) return verify_ended("live");
   const BatchLock lock(*core_);
   if (Status status = check_member("live", sequence); !status) return status;
   return live_tensor(*core_->members[sequence], layer, name);
@@ -101,7 +93,7 @@ Result<StateView> BatchVerifySession::live(std::size_t sequence, std::int32_t la
 
 Result<PendingRows> BatchVerifySession::pending(std::size_t sequence, std::int32_t layer,
                                                 std::string_view name) const {
-  if (!core_) return ended("pending");
+  if (!core_) return verify_ended("pending");
   const BatchLock lock(*core_);
   if (Status status = check_member("pending", sequence); !status) return status;
   return pending_rows(*core_->members[sequence], layer, name);
@@ -109,7 +101,7 @@ Result<PendingRows> BatchVerifySession::pending(std::size_t sequence, std::int32
 
 Status BatchVerifySession::stash(std::int32_t layer, std::string_view name,
                                  const StashInputs& inputs) {
-  if (!core_) return ended("stash");
+  if (!core_) return verify_ended("stash");
   const BatchLock lock(*core_);
   if (Status status = check_open("stash"); !status) return status;
   for (const auto& view : {inputs.gate, inputs.left, inputs.right}) {

@@ -27,11 +27,6 @@ FoldGate kernel_gate(Gate gate) {
 
 }  // namespace
 
-std::size_t fold_gates(const FoldState& state, Gate gate_of) {
-  if (gate_of == Gate::kHead) return state.heads;
-  return state.heads * state.lines * (gate_of == Gate::kElement ? state.columns : 1);
-}
-
 Status fold(const FoldState& state, const FoldRows& rows, FoldRounding rounding, unsigned threads) {
   if (Status status = check_isa(); !status) return status;
   if (!is_float(state.dtype)) {

@@ -72,7 +72,6 @@ class CarryStash {
   std::size_t index_of(const FixedComponent& component) const {
     return static_cast<std::size_t>(&component - plan_->fixed().data());
   }
-  const Layer* layer_of(const FixedComponent& component) const;
   void set_pending(std::size_t layer, std::uint64_t rows);
   void flush_layer(std::size_t layer, std::byte* live);
   void fold(const StashComponent& part, std::uint64_t first, std::uint64_t rows, std::byte* live);

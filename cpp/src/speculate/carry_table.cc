@@ -7,29 +7,15 @@ namespace kvcache {
 namespace {
 
 constexpr std::uint64_t kMostRows = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-
-bool same_place(const FixedComponent& a, const FixedComponent& b) {
-  return a.layer == b.layer && a.offset == b.offset && a.bytes == b.bytes && a.name == b.name;
-}
 
 }  // namespace
 
 Status CarryTableCore::claim(const StatePlan& plan, std::uint64_t sequences) {
-  const auto& theirs = plan.fixed();
-  if (plan.stash().bytes != stash_bytes ||
-      !std::equal(fixed.begin(), fixed.end(), theirs.begin(), theirs.end(), same_place)) {
-    return Status::invalid_argument("begin_verify: the carry table is of another plan");
-  }
-  if (sequences > batch_rows) {
-    return Status::invalid_argument("begin_verify: a batch of ", sequences,
-                                    " sequences, but the carry table has room for ", batch_rows,
-                                    "; raise its batch_rows");
-  }
-  if (!claimed_.exchange(true)) return Status::ok();
-  return Status::invalid_argument(
-      "begin_verify: the carry table is staged by a session that is open; end it, or make another "
-      "table");
+  // Plans that agree in their tensors may still hold stashes of other lengths.
+  const bool same_stash = plan.stash().bytes == stash_bytes;
+  if (Status status = claimed_.check_plan(fixed, plan, same_stash); !status) return status;
+  if (Status status = claimed_.check_room(sequences, batch_rows); !status) return status;
+  return claimed_.take();
 }
 
 void CarryTableCore::stage(std::uint64_t row, std::uint64_t slot, std::uint64_t stash) {
@@ -47,7 +33,7 @@ void CarryTableCore::give_back() {
     std::fill_n(layer.engaged, batch_rows, 0);
   }
   staged_rows_ = 0;
-  claimed_.store(false);
+  claimed_.give_back();
 }
 
 Result<CarryTable> CarryTable::create(const StatePlan& plan, std::uint64_t batch_rows) {
@@ -75,9 +61,9 @@ Result<CarryTable> CarryTable::create(const StatePlan& plan, std::uint64_t batch
   }
   core->bytes =
       batch_rows * (pointers * sizeof(std::uint64_t) + core->layers.size() * sizeof(std::uint32_t));
-  if (core->bytes > kMostBytes) {
+  if (core->bytes > kMostTableBytes) {
     return Status::invalid_argument("carry table: ", batch_rows, " batch rows take ", core->bytes,
-                                    " bytes, more than ", kMostBytes);
+                                    " bytes, more than ", kMostTableBytes);
   }
   core->entries.reset(static_cast<std::uint64_t*>(std::calloc(1, core->bytes)));
   if (!core->entries) {

@@ -2,21 +2,18 @@
 // Thread safety: claim() and give_back() are thread-safe, the rest is its claimant's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/malloced.h"
 #include "kvcache/carry_table.h"
+#include "speculate/table_claim.h"
 
 namespace kvcache {
 
 struct CarryTableCore {
-  struct FreeMemory {
-    void operator()(std::uint64_t* entries) const { std::free(entries); }
-  };
   struct Tensor {
     std::string name;
     std::uint64_t offset = 0;            // in the slot
@@ -33,7 +30,7 @@ struct CarryTableCore {
   std::uint64_t stash_bytes = 0;
   std::uint64_t batch_rows = 0;
   std::uint64_t bytes = 0;
-  std::unique_ptr<std::uint64_t[], FreeMemory> entries;
+  Malloced<std::uint64_t[]> entries;
   std::vector<Layer> layers;  // by StashLayout::layers
 
   // kInvalidArgument: it is of another plan, too small, or staged by another session already. Else
@@ -42,10 +39,10 @@ struct CarryTableCore {
   // One sequence of the batch. REQUIRES: claimed, row < batch_rows.
   void stage(std::uint64_t row, std::uint64_t slot, std::uint64_t stash);
   void give_back();  // zeroes what was staged
-  bool is_staged() const { return claimed_.load(); }
+  bool is_staged() const { return claimed_.is_taken(); }
 
  private:
-  std::atomic<bool> claimed_ = false;
+  TableClaim claimed_{"carry table"};
   std::uint64_t staged_rows_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/malloced.h"
 
 namespace kvcache::speculate {
 namespace {
@@ -34,7 +35,7 @@ Result<HiddenRows> HiddenRows::create(std::string_view name, std::uint64_t rows,
   if (memory == nullptr) {
     return Status::out_of_capacity(name, ": the system has no ", *bytes, " bytes");
   }
-  return HiddenRows({static_cast<std::byte*>(memory), std::free}, rows, width, dtype);
+  return HiddenRows({static_cast<std::byte*>(memory), FreeMemory()}, rows, width, dtype);
 }
 
 Status HiddenRows::check(std::string_view call, const HiddenView& view) const {

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <span>
+
+#include "base/malloced.h"
 
 namespace kvcache::speculate {
 
@@ -43,13 +43,10 @@ class NgramRing {
   std::uint64_t after(std::uint64_t place) const { return place + 1 == ring_ ? 0 : place + 1; }
 
   std::uint64_t length_;
-  std::uint64_t slots_;  // a power of two
-  std::uint64_t ring_;   // tokens
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<std::uint32_t, Free> table_;  // place + 1; 0: none
-  std::unique_ptr<std::int32_t, Free> tokens_;  // kSeparator between runs, and at head_
+  std::uint64_t slots_;            // a power of two
+  std::uint64_t ring_;             // tokens
+  Malloced<std::uint32_t> table_;  // place + 1; 0: none
+  Malloced<std::int32_t> tokens_;  // kSeparator between runs, and at head_
   std::uint64_t head_ = 0;
   std::uint64_t filled_ = 0;
 };

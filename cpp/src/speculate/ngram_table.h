@@ -7,8 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
+
+#include "base/malloced.h"
 
 namespace kvcache::speculate {
 
@@ -54,10 +54,7 @@ class NgramTable {
   Entry& place(std::uint64_t bucket, std::uint64_t hash);
   Entry& take_over(std::uint64_t group, std::uint64_t hash);
 
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  Malloced<std::byte> memory_;
   Entry* entries_ = nullptr;
   std::uint8_t* control_ = nullptr;  // 0: empty
   std::uint64_t buckets_ = 0;

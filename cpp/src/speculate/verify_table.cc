@@ -7,35 +7,14 @@
 #include "base/checked.h"
 
 namespace kvcache {
-namespace {
-
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-
-bool same_place(const FixedComponent& a, const FixedComponent& b) {
-  return a.layer == b.layer && a.offset == b.offset && a.bytes == b.bytes && a.name == b.name;
-}
-
-}  // namespace
 
 Status VerifyTableCore::claim(const StatePlan& plan) {
-  const auto& theirs = plan.fixed();
-  if (!std::equal(fixed.begin(), fixed.end(), theirs.begin(), theirs.end(), same_place)) {
-    return Status::invalid_argument("begin_verify: the verify table is of another plan");
-  }
-  if (claimed_.exchange(true)) {
-    return Status::invalid_argument(
-        "begin_verify: the verify table is staged by a session that is open; end it, or make "
-        "another table");
-  }
-  return Status::ok();
+  if (Status status = claimed_.check_plan(fixed, plan); !status) return status;
+  return claimed_.take();
 }
 
 Status VerifyTableCore::check_fits(std::uint64_t sequences, std::uint64_t most_rows) const {
-  if (sequences > batch_rows) {
-    return Status::invalid_argument("begin_verify: a batch of ", sequences,
-                                    " sequences, but the verify table has room for ", batch_rows,
-                                    "; raise its batch_rows");
-  }
+  if (Status status = claimed_.check_room(sequences, batch_rows); !status) return status;
   if (most_rows < tables) return Status::ok();
   return Status::invalid_argument("begin_verify: ", most_rows,
                                   " rows of one sequence need as many tables and one for the live "
@@ -71,7 +50,7 @@ void VerifyTableCore::give_back() {
     }
   }
   staged_tables_ = staged_rows_ = 0;
-  claimed_.store(false);
+  claimed_.give_back();
 }
 
 Result<VerifyTable> VerifyTable::create(const StatePlan& plan, std::uint64_t batch_rows,
@@ -85,10 +64,10 @@ Result<VerifyTable> VerifyTable::create(const StatePlan& plan, std::uint64_t bat
   }
   const auto table = checked_mul(batch_rows, plan.fixed().size() * sizeof(std::uint64_t));
   const auto bytes = checked_mul(table.value_or(UINT64_MAX), tables);
-  if (!table || !bytes || *bytes > kMostBytes) {
+  if (!table || !bytes || *bytes > kMostTableBytes) {
     return Status::invalid_argument("verify table: ", tables, " tables of ", batch_rows,
                                     " rows for ", plan.fixed().size(), " tensors take more than ",
-                                    kMostBytes, " bytes");
+                                    kMostTableBytes, " bytes");
   }
   auto core = std::make_shared<VerifyTableCore>();
   core->fixed = plan.fixed();

@@ -2,26 +2,22 @@
 // Thread safety: claim() and give_back() are thread-safe, the rest is its claimant's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "base/malloced.h"
 #include "kvcache/verify_table.h"
+#include "speculate/table_claim.h"
 
 namespace kvcache {
-
-struct FreeMemory {
-  void operator()(std::uint64_t* entries) const { std::free(entries); }
-};
 
 struct VerifyTableCore {
   std::vector<FixedComponent> fixed;
   std::uint64_t batch_rows = 0;
   std::uint64_t tables = 0;
-  std::unique_ptr<std::uint64_t[], FreeMemory> entries;  // [fixed, tables, batch_rows]
+  Malloced<std::uint64_t[]> entries;  // [fixed, tables, batch_rows]
 
   // kInvalidArgument: it is of another plan, or staged by another session already. Else the
   // caller's until give_back().
@@ -32,10 +28,10 @@ struct VerifyTableCore {
   void stage(std::span<const std::uint64_t> slots, std::uint64_t sequences);
   // Zeroes what was staged.
   void give_back();
-  bool is_staged() const { return claimed_.load(); }
+  bool is_staged() const { return claimed_.is_taken(); }
 
  private:
-  std::atomic<bool> claimed_ = false;
+  TableClaim claimed_{"verify table"};
   std::uint64_t staged_tables_ = 0;
   std::uint64_t staged_rows_ = 0;
 };
