@@ -1,0 +1,67 @@
+// A disk tier: a directory of checksummed segments that a cache fills behind its back and looks
+// into for what memory no longer has. FORMAT.md describes the bytes. Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvcache {
+
+// When what was written is safe from a power cut. It is safe from the end of the process at once.
+enum class Durability : std::uint8_t {
+  kNone = 0,    // when the system writes it
+  kGroup = 1,   // after `group_bytes` or `group_ms`, all at once
+  kRecord = 2,  // after each record
+};
+
+// A directory has one writer and any number of readers.
+enum class TierAccess : std::uint8_t {
+  kWrite = 0,        // refuse when another process writes
+  kRead = 1,         // only read
+  kWriteOrRead = 2,  // read when another process writes
+};
+
+struct DiskTierOptions {
+  std::string path;             // its parent must exist; empty: no tier
+  std::uint64_t max_bytes = 0;  // of all files; the oldest segments go first
+  TierAccess access = TierAccess::kWrite;
+  Durability durability = Durability::kGroup;
+  std::uint64_t group_bytes = 64 << 20;
+  std::uint64_t group_ms = 1000;
+  // What may wait to be written; its pages stay in memory meanwhile. More is dropped, after
+  // `wait_ms` in which publish() waits for room.
+  std::uint64_t queue_bytes = 256 << 20;
+  std::uint64_t wait_ms = 0;
+  std::uint32_t read_threads = 2;  // of one fetch
+  bool at_open = true;             // open() looks for a longer prefix here
+};
+
+struct DiskTierStats {
+  bool is_writer = false;
+  std::uint64_t segments = 0;
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;  // of all files
+  std::uint64_t max_bytes = 0;
+  std::uint64_t queued_bytes = 0;
+  std::uint64_t written_records = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t syncs = 0;
+  std::uint64_t dropped_records = 0;    // the queue was full, or writing is suspended
+  std::uint64_t skipped_snapshots = 0;  // not exact, or their window was gone
+  std::uint64_t evicted_segments = 0;
+  std::uint64_t kept_records = 0;  // copied out of segments that went, for they were in use
+  std::uint64_t fetches = 0;       // lookups that read something
+  std::uint64_t fetched_tokens = 0;
+  std::uint64_t read_records = 0;
+  std::uint64_t read_bytes = 0;
+  // What went wrong; each is a miss or a record that is not there, never more.
+  std::uint64_t damaged_segments = 0;  // refused when the directory was opened
+  std::uint64_t torn_segments = 0;     // whose end was cut off
+  std::uint64_t damaged_records = 0;
+  std::uint64_t read_errors = 0;
+  std::uint64_t write_errors = 0;
+  std::uint64_t no_room = 0;  // fetches that memory had no room for
+  std::string last_error;
+};
+
+}  // namespace kvcache
