@@ -113,6 +113,7 @@ class Worker {
         return inspect();
       case 11:
         if (below(8) == 0) save_and_load();
+        if (has_disk_) use_disk();
         break;
       case 12:
         return pin();
@@ -327,6 +328,13 @@ class Worker {
     pins_.push_back(std::move(pin).value());
   }
 
+  void use_disk() {
+    went_well(cache_.prefetch(prompt(), space()).status(), "prefetch");
+    if (below(8) == 0) went_well(cache_.flush_disk(below(50)), "flush");
+    const auto stats = cache_.disk_stats();
+    expect(stats.is_ok() && stats->damaged_records + stats->write_errors == 0, "disk tier");
+  }
+
   void save_and_load() {
     const std::string path = testing::TempDir() + "kvcache_stress_" + std::to_string(getpid()) +
                              "_" + std::to_string(seed_);
@@ -406,17 +414,20 @@ class Worker {
   std::vector<Seen> seen_;
   std::vector<Pin> pins_;
   VerifyTable table_ = VerifyTable::create(cache_.plan(), 8).value();
+  const bool has_disk_ = cache_.disk_stats().is_ok();
   std::string error_;
 };
 
 // Shared sequences live in a space of their own: what racing threads write there is nobody's hit.
-CacheStats stress(std::uint64_t capacity_blocks) {
+CacheStats stress(std::uint64_t capacity_blocks, const std::string& disk = "") {
   auto plan = StatePlan::create(content::decls(), {64 << 20, 4, 64, 3, true, 7});
   EXPECT_TRUE(plan.is_ok()) << plan.status().message();
-  const auto cache =
-      Cache::create(std::move(plan).value(),
-                    {.policy = "lru", .capacity_blocks = capacity_blocks, .event_capacity = 100})
-          .value();
+  const auto cache = Cache::create(std::move(plan).value(),
+                                   {.policy = "lru",
+                                    .capacity_blocks = capacity_blocks,
+                                    .event_capacity = 100,
+                                    .disk = {.path = disk, .max_bytes = 8 << 20, .group_ms = 5}})
+                         .value();
   std::array<Sequence, 3> shared;
   for (Sequence& sequence : shared) {
     sequence = cache->open(Tokens(30, 1), {"shared", "", ""}).value();
@@ -430,6 +441,7 @@ CacheStats stress(std::uint64_t capacity_blocks) {
   for (std::thread& thread : threads) thread.join();
   for (const Worker& worker : workers) EXPECT_EQ(worker.error(), "");
   for (Sequence& sequence : shared) sequence.close();
+  EXPECT_TRUE(disk.empty() || cache->flush_disk().is_ok());
   cache->clear();
   for (const char* name : {"a", "b"}) EXPECT_TRUE(cache->set_quota(name, std::nullopt).is_ok());
   EXPECT_TRUE(cache->tenants().empty());
@@ -450,6 +462,12 @@ TEST(Stress, EightThreadsThatEvictEachOther) {
   const CacheStats stats = stress(64);
   // Slow builds find enough that has ended by itself.
   EXPECT_GT(stats.evicted_blocks + stats.expired_blocks, 0U);
+}
+
+TEST(Stress, EightThreadsAndADiskTier) {
+  const std::string path = testing::TempDir() + "kvcache_stress_tier_" + std::to_string(getpid());
+  for (int restart = 0; restart < 2; ++restart) stress(64, path);
+  std::filesystem::remove_all(path);
 }
 
 }  // namespace

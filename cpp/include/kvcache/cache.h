@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/disk_tier.h"
 #include "kvcache/events.h"
 #include "kvcache/explanation.h"
 #include "kvcache/lifetime.h"
@@ -58,6 +59,7 @@ struct CacheOptions {
   std::uint64_t event_capacity = 0;
   MemoryShare pin_limit = {.fraction = 0.5};  // what all pins together may hold
   std::uint64_t ttl_ms = kForever;            // of what is stored without another; see OpenOptions
+  DiskTierOptions disk = {};                  // where what is published is kept as well
 };
 
 // What erase() drops. A field that is not given agrees with everything.
@@ -181,6 +183,21 @@ class Cache {
                              std::optional<std::uint64_t> ttl_ms = {},
                              const std::string& tenant = {});
 
+  // Brings back from the disk tier what it holds of `tokens` beyond what memory has, and returns
+  // the positions that open() would reuse. Damage and refusals of the system are misses, which
+  // disk_stats() counts. kUnsupported: there is no tier. kInvalidArgument: no tokens, media as in
+  // open(), or a time to live of 0. `tenant` is charged for what it adds, and its quota may leave
+  // room for less.
+  Result<std::uint64_t> prefetch(std::span<const std::int32_t> tokens, const PrefixSpace& space,
+                                 std::optional<std::uint64_t> ttl_ms = {},
+                                 const std::string& tenant = {});
+  // Waits until what was published is in the disk tier, and safe there unless its durability is
+  // none. kIoError: some of it is not. kOutOfCapacity: not within `wait_ms`; it goes on.
+  // kUnsupported: there is no tier.
+  Status flush_disk(std::optional<std::uint64_t> wait_ms = {});
+  // kUnsupported: there is no tier.
+  Result<DiskTierStats> disk_stats() const;
+
   // Which whole blocks and which snapshots have become or stopped being available since the last
   // call, in order. Once more happened than `event_capacity` lets wait, the answer is kCleared and
   // everything there is: whoever follows the events is right again. kUnsupported: nothing is
@@ -202,7 +219,8 @@ class Cache {
   // kInvalidArgument: no such group.
   Result<std::vector<PageRefs>> page_refs(std::size_t group) const;
 
-  // Drops every stored prefix, pinned ones too; open sequences keep what they hold.
+  // Drops every stored prefix, pinned ones too; open sequences keep what they hold. A disk tier
+  // keeps what it has.
   void clear();
   // Drops what has outlived its time to live, which nothing finds any more; without this call it
   // goes when memory is needed, before anything else, or when events are taken, which tell routers
@@ -210,11 +228,12 @@ class Cache {
   std::uint64_t drop_expired();
   // Drops every stored prefix in constant time, because other weights compute other state. Open
   // sequences go on with what they hold, but their publish() stores nothing any more. `weights`
-  // names the new ones: files of another name are refused by load().
+  // names the new ones: files of another name are refused by load(). A disk tier finds what its
+  // name computed; without another name it is not used any more.
   void bump_epoch(std::string weights);
   // Drops what agrees with every field given, and with `tokens`, which need a whole space: the
-  // paths that begin with them and what led only there. Returns blocks. kInvalidArgument: tokens
-  // without a space, or a tenant without a name.
+  // paths that begin with them and what led only there. A disk tier keeps what it has. Returns
+  // blocks. kInvalidArgument: tokens without a space, or a tenant without a name.
   Result<std::uint64_t> erase(const EraseFilter& filter);
 
   // Limits what is stored for a tenant, see tenants.h; none: no limit. A share of the budget

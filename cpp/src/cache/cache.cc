@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "cache/cache_core.h"
+#include "cache/disk_tier.h"
 #include "layout/spans.h"
 
 namespace kvcache {
@@ -120,11 +121,19 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   auto arena = arena::Arena::create(budget, specs, options.backing, options.memory,
                                     options.max_memory_bytes);
   if (!arena) return arena.status();
-  return std::shared_ptr<CacheCore>(
-      new CacheCore(std::move(plan), options, std::move(arena).value(), std::move(policy).value(),
-                    *costs),
-      DeleteInOwnProcess());
+  std::shared_ptr<CacheCore> core(new CacheCore(std::move(plan), options, std::move(arena).value(),
+                                                std::move(policy).value(), *costs),
+                                  DeleteInOwnProcess());
+  if (options.disk.path.empty()) return core;
+  if (Status status = core->check_backing("disk"); !status) return status;
+  auto disk = DiskTier::open(core->plan, core->pools, options.disk, options.weights,
+                             [raw = core.get()](const TierJob& job) { raw->release(job); });
+  if (!disk) return disk.status();
+  core->disk = std::move(disk).value();
+  return core;
 }
+
+CacheCore::~CacheCore() = default;
 
 Result<ItemId> CacheCore::allocate(arena::Pool& pool) {
   for (;;) {
@@ -205,6 +214,9 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   auto sequence = SequenceCore::create(core_);
   if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   std::string key = space_key(space);
+  if (core.disk && core.disk->options().at_open) {
+    core.fetch(key, space.media, tokens, ttl_ms, options.hints.tenant);
+  }
   sequence::SequenceState state(core.plan, core.layers, core.pools, std::move(key), space.media,
                                 {tokens.begin(), tokens.end()});
   arena::SnapshotRef snapshot;

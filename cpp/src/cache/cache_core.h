@@ -30,6 +30,8 @@ namespace kvcache {
 
 // Makes the error of a budget that what `by` names needs `bytes` of.
 using BudgetRefusal = std::function<Status(std::uint64_t bytes, const char* by)>;
+class DiskTier;
+struct TierJob;
 
 class CacheCore final : public arena::ItemSource {
  public:
@@ -87,6 +89,13 @@ class CacheCore final : public arena::ItemSource {
   // Locked. Of the budget with what is reserved, or of what `capacity_blocks` leaves of it.
   std::uint64_t bytes_of(const MemoryShare& share) const;
 
+  // Unlocked. Brings back from the disk tier, which there is, what it holds of a prompt beyond
+  // memory. Whatever fails is a miss.
+  void fetch(std::string_view space, std::span<const MediaSpan> media,
+             std::span<const std::int32_t> tokens, std::uint64_t ttl_ms, const std::string& tenant);
+  // Unlocked. Gives back what a job of the tier has held.
+  void release(const TierJob& job);
+
   // Locked. Counts what limited the hit of a request.
   void count_limit(const prefix::Match& match, std::uint64_t asked);
 
@@ -111,6 +120,9 @@ class CacheCore final : public arena::ItemSource {
   Clock clock;
   std::uint64_t reserved_bytes = 0;  // locked: taken out of the arena's budget
   CacheStats counters;               // opens, hits, tokens and open sequences
+  std::unique_ptr<DiskTier> disk;    // or null; the last: its thread uses the others
+
+  ~CacheCore() override;
 
  private:
   CacheCore(StatePlan plan_value, const CacheOptions& options,
@@ -144,7 +156,16 @@ struct SequenceCore {
   std::uint64_t verified_length = 0;             // where the latest session left it
   std::uint64_t setbacks = 0;                    // own: times that it forgot positions
   speculate::CarryStash stash;                   // what state_now() folds
-  prefix::BlockChain chain;  // what events call the path, where they are recorded
+  prefix::BlockChain chain;              // what events call the path, where they are recorded
+  prefix::BlockChain disk_chain;         // what the disk tier calls it, where there is one
+  std::uint64_t last_disk_boundary = 0;  // see DiskTier::plan_jobs()
+
+  std::uint64_t published = 0;  // by the last publish(), where there is a disk tier
+
+  // Own; takes the cache's lock. Hands the first `end` positions to the disk tier, if there is one.
+  void write_behind(std::uint64_t end, bool is_last = false);
+  // Own; likewise, at the end of the sequence.
+  void write_last();
 
   // Own. The fixed-size state at length(), with every row that waited in the stash: the one way to
   // read it. Null without such state, and without backing.

@@ -84,6 +84,7 @@ void Sequence::close(const CloseOptions& options) {
   if (!core_) return;
   const std::lock_guard own(core_->mutex);
   if (!core_->check_open()) return;
+  core_->write_last();
   const std::lock_guard lock(core_->cache->mutex);
   core_->tell_policy(options);
   if (core_->verify) core_->verify->release();
@@ -204,6 +205,7 @@ Status Sequence::publish() {
   sequence::SequenceState& state = *core_->state;
   const std::uint64_t end = state.publishable();
   const prefix::PathNames names = core_->path_names(end);
+  core_->write_behind(end);
   const std::lock_guard lock(cache.mutex);
   cache.insert(state.space(), std::span(state.tokens()).first(end), state.block_tables(end),
                state.snapshots(), names, core_->ttl_ms, core_->tenant);
@@ -236,6 +238,9 @@ Result<Sequence> Sequence::fork() {
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;
   child->chain = core_->chain;
+  child->disk_chain = core_->disk_chain;
+  child->last_disk_boundary = core_->last_disk_boundary;
+  child->published = core_->published;
   if (const std::byte* slot = core_->state_now(); slot != nullptr) {
     std::memcpy(child->state->slot_bytes(), slot, cache.plan.slot_bytes());
   }

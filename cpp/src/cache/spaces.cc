@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cache/cache_core.h"
+#include "cache/disk_tier.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {
@@ -71,6 +72,7 @@ void Cache::bump_epoch(std::string weights) {
   const std::lock_guard lock(core_->mutex);
   if (!core_->mutex.is_own_process()) return;
   core_->index.bump_epoch();
+  if (core_->disk) core_->disk->set_weights(weights);
   core_->weights = std::move(weights);
 }
 

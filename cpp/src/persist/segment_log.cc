@@ -231,6 +231,17 @@ void SegmentLog::add(const RecordHeader& record, const std::shared_ptr<Segment>&
 
 // ---- Finding ----------------------------------------------------------------------------------
 
+std::vector<std::uint64_t> SegmentLog::run_starts(std::span<const Digest> keys) const {
+  std::vector<std::uint64_t> starts(keys.size(), kNowhere);
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (const auto at = runs_.find(keys[i]); at != runs_.end()) {
+      starts[i] = at->second.record.header.first;
+    }
+  }
+  return starts;
+}
+
 std::vector<std::optional<Located>> SegmentLog::find_runs(std::span<const Digest> keys) const {
   std::vector<std::optional<Located>> found(keys.size());
   const std::lock_guard lock(mutex_);

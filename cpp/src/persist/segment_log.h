@@ -73,6 +73,9 @@ class SegmentLog {
   bool is_writer() const { return lock_ >= 0; }
   const std::string& path() const { return path_; }
 
+  // Of each key, the position at which the run that ends there begins; kNowhere: there is none.
+  static constexpr std::uint64_t kNowhere = UINT64_MAX;
+  std::vector<std::uint64_t> run_starts(std::span<const Digest> keys) const;
   // Of each key, the run that ends there.
   std::vector<std::optional<Located>> find_runs(std::span<const Digest> keys) const;
   // Boundaries within the block that follows `parent`, which may be at its end as well.

@@ -77,11 +77,16 @@ void BlockChain::update(const SpaceRef& space, std::span<const std::int32_t> tok
   }
 }
 
-std::uint64_t BlockChain::name_at(std::uint64_t position) const {
-  KVCACHE_CHECK(position > 0 && position <= tokens_.size());
+BlockChain::Digest BlockChain::digest_at(std::uint64_t position) const {
+  KVCACHE_CHECK(position <= tokens_.size());
   const std::uint64_t block = position / block_tokens_;
   const std::uint64_t begin = block * block_tokens_;
-  return begin == position ? names_[block - 1] : name_of(link(begin, position));
+  return begin == position ? before(block) : link(begin, position);
+}
+
+std::uint64_t BlockChain::name_at(std::uint64_t position) const {
+  KVCACHE_CHECK(position > 0);
+  return name_of(digest_at(position));
 }
 
 }  // namespace kvcache::prefix

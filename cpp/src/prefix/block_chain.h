@@ -21,6 +21,8 @@ struct PathNames {
 
 class BlockChain {
  public:
+  using Digest = Sha256::Digest;
+
   // Names every whole block of `tokens`. What the call before has named is not hashed again. The
   // space and the length of blocks are the same in all calls.
   void update(const SpaceRef& space, std::span<const std::int32_t> tokens,
@@ -31,9 +33,11 @@ class BlockChain {
   // Of its first `position` tokens, at least one.
   std::uint64_t name_at(std::uint64_t position) const;
 
- private:
-  using Digest = Sha256::Digest;
+  // The same in full: of each whole block, and of the first `position` tokens, maybe none.
+  std::span<const Digest> digests() const { return digests_; }
+  Digest digest_at(std::uint64_t position) const;
 
+ private:
   const Digest& before(std::uint64_t block) const;
   Digest link(std::uint64_t begin, std::uint64_t end) const;
 

@@ -1,0 +1,207 @@
+#include "cache/tier_writer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+
+namespace kvcache {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// After a failure nothing is written for a while, each time twice as long.
+constexpr std::uint64_t kFirstPauseMs = 250;
+constexpr std::uint64_t kLongestPauseMs = 60'000;
+
+milliseconds wait_of(std::uint64_t ms) {
+  constexpr std::uint64_t kYear = 365ULL * 24 * 3600 * 1000;
+  return milliseconds(std::min(ms, kYear));
+}
+
+}  // namespace
+
+TierWriter::TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release)
+    : log_(log), options_(options), release_(std::move(release)) {}
+
+Result<std::unique_ptr<TierWriter>> TierWriter::start(persist::SegmentLog& log,
+                                                      const DiskTierOptions& options,
+                                                      Release release) {
+  std::unique_ptr<TierWriter> writer(new TierWriter(log, options, std::move(release)));
+  try {
+    writer->thread_ = std::thread([raw = writer.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    return Status::out_of_capacity("disk tier: no thread to write with: ", error.what());
+  }
+  return writer;
+}
+
+TierWriter::~TierWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool TierWriter::is_suspended() const { return steady_clock::now() < suspended_until_; }
+
+bool TierWriter::reserve(std::uint64_t bytes, std::uint64_t records) {
+  std::unique_lock lock(mutex_);
+  const auto fits = [&] {
+    return queued_bytes_ == 0 ||
+           (bytes <= options_.queue_bytes && queued_bytes_ <= options_.queue_bytes - bytes);
+  };
+  bool room = !is_suspended() && fits();
+  if (!room && !is_suspended() && options_.wait_ms > 0) {
+    room =
+        done_.wait_for(lock, wait_of(options_.wait_ms), [&] { return is_suspended() || fits(); });
+    room = room && !is_suspended();
+  }
+  if (room) {
+    queued_bytes_ += bytes;
+  } else {
+    dropped_records_ += records;
+  }
+  return room;
+}
+
+void TierWriter::announce(const TierJob& job) {
+  const std::lock_guard lock(mutex_);
+  if (job.header.kind == persist::RecordKind::kRun) {
+    runs_[job.header.key] = job.header.first;
+  } else {
+    boundaries_.insert(job.header.key);
+  }
+}
+
+void TierWriter::submit(std::vector<TierJob> jobs) {
+  if (jobs.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (TierJob& job : jobs) queue_.push_back(std::move(job));
+    submitted_ += jobs.size();
+  }
+  work_.notify_one();
+}
+
+void TierWriter::add_waiting(std::span<const persist::Digest> keys,
+                             std::vector<std::uint64_t>& starts) const {
+  const std::lock_guard lock(mutex_);
+  if (runs_.empty()) return;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (const auto at = runs_.find(keys[i]); at != runs_.end()) starts[i] = at->second;
+  }
+}
+
+bool TierWriter::is_boundary_waiting(const persist::Digest& key) const {
+  const std::lock_guard lock(mutex_);
+  return boundaries_.contains(key);
+}
+
+Status TierWriter::flush(std::optional<std::uint64_t> wait_ms) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t ticket = ++flush_to_;
+  work_.notify_one();
+  const auto done = [&] { return flushed_ >= ticket; };
+  if (!wait_ms) {
+    done_.wait(lock, done);
+  } else if (!done_.wait_for(lock, wait_of(*wait_ms), done)) {
+    return Status::out_of_capacity("flush: ", submitted_ - finished_, " records of ", queued_bytes_,
+                                   " bytes wait after ", *wait_ms, " ms");
+  }
+  return flush_status_;
+}
+
+void TierWriter::count(DiskTierStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.queued_bytes = queued_bytes_;
+  stats.dropped_records += dropped_records_;
+  stats.write_errors += write_errors_;
+  if (!last_error_.empty()) stats.last_error = last_error_;
+}
+
+// ---- The thread -------------------------------------------------------------------------------
+
+void TierWriter::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto wakes = [&] { return stopping_ || !queue_.empty() || flush_to_ > flushed_; };
+    if (options_.durability == Durability::kGroup && log_.has_unsynced()) {
+      work_.wait_until(lock, unsynced_since_ + wait_of(options_.group_ms), wakes);
+    } else {
+      work_.wait(lock, wakes);
+    }
+    if (!queue_.empty()) {
+      const TierJob job = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      write(job);
+      lock.lock();
+      continue;
+    }
+    const std::uint64_t target = flush_to_;
+    const bool asked = target > flushed_;
+    const bool stop = stopping_;
+    lock.unlock();
+    if (stop) {
+      const Status ignored = log_.close();  // what is not safe is known by its checksums
+      return;
+    }
+    sync_when_due(asked);
+    lock.lock();
+    if (!asked) continue;
+    flush_status_ = std::exchange(failure_, Status::ok());
+    flushed_ = target;
+    done_.notify_all();
+  }
+}
+
+void TierWriter::write(const TierJob& job) {
+  Status status;
+  bool dropped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped = is_suspended();
+  }
+  if (!dropped) {
+    if (!log_.has_unsynced()) unsynced_since_ = steady_clock::now();
+    status = log_.append(job.header, job.tokens, job.payload);
+  }
+  release_(job);
+  sync_when_due(false);
+  const std::lock_guard lock(mutex_);
+  if (job.header.kind == persist::RecordKind::kRun) {
+    runs_.erase(job.header.key);
+  } else {
+    boundaries_.erase(job.header.key);
+  }
+  dropped_records_ += dropped;
+  if (!status) suspend(status);
+  if (status && !dropped) pause_ms_ = 0;
+  queued_bytes_ -= job.bytes;
+  ++finished_;
+  done_.notify_all();
+}
+
+void TierWriter::sync_when_due(bool now) {
+  const bool due = options_.durability == Durability::kGroup && log_.has_unsynced() &&
+                   steady_clock::now() >= unsynced_since_ + wait_of(options_.group_ms);
+  if (!now && !due) return;
+  if (Status status = log_.sync(); !status) {
+    const std::lock_guard lock(mutex_);
+    suspend(status);
+  }
+}
+
+void TierWriter::suspend(const Status& why) {
+  ++write_errors_;
+  last_error_ = why.message();
+  failure_ = why;
+  if (why.code() == StatusCode::kOutOfCapacity) return;  // this record alone
+  pause_ms_ = std::clamp(pause_ms_ * 2, kFirstPauseMs, kLongestPauseMs);
+  suspended_until_ = steady_clock::now() + milliseconds(pause_ms_);
+}
+
+}  // namespace kvcache

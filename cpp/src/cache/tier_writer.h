@@ -1,0 +1,113 @@
+// The queue in front of a disk tier and the one thread that empties it into the segment log.
+// Thread safety: thread-safe. The thread ends with the object, after it has written what waits.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "arena/pool.h"
+#include "kvcache/disk_tier.h"
+#include "persist/segment_log.h"
+
+namespace kvcache {
+
+// A record that waits, and what must stay in memory until it is written.
+struct TierJob {
+  persist::RecordHeader header;
+  std::vector<std::int32_t> tokens;
+  std::vector<iovec> payload;
+  std::vector<std::pair<std::size_t, arena::ItemId>> pages;  // group and page
+  arena::ItemId snapshot = arena::kNoItem;
+  std::uint64_t bytes = 0;
+};
+
+class TierWriter {
+ public:
+  // `release` gives back what a job holds; it is called without any lock of this class.
+  using Release = std::function<void(const TierJob&)>;
+
+  // kOutOfCapacity: the system has no thread.
+  static Result<std::unique_ptr<TierWriter>> start(persist::SegmentLog& log,
+                                                   const DiskTierOptions& options, Release release);
+  TierWriter(const TierWriter&) = delete;
+  TierWriter& operator=(const TierWriter&) = delete;
+  ~TierWriter();
+
+  // Room in the queue for so many bytes, maybe after waiting for it. False: there is none, and the
+  // caller's `records` are counted as dropped.
+  bool reserve(std::uint64_t bytes, std::uint64_t records);
+  // Counted as waiting from now on, though submit() is yet to come.
+  void announce(const TierJob& job);
+  // What reserve() had room for and announce() has told of. Holds its pages.
+  void submit(std::vector<TierJob> jobs);
+  // The first positions of runs that wait, by key, over those of the log.
+  void add_waiting(std::span<const persist::Digest> keys, std::vector<std::uint64_t>& starts) const;
+  bool is_boundary_waiting(const persist::Digest& key) const;
+
+  // Until what was submitted is written and safe. kIoError: some of it is not. kOutOfCapacity: not
+  // within `wait_ms`; it goes on.
+  Status flush(std::optional<std::uint64_t> wait_ms);
+
+  // Adds its counters.
+  void count(DiskTierStats& stats) const;
+
+ private:
+  TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release);
+  void run();
+  bool is_suspended() const;  // locked
+  void write(const TierJob& job);
+  void sync_when_due(bool now);
+  void suspend(const Status& why);  // locked
+
+  using Time = std::chrono::steady_clock::time_point;
+  struct DigestHash {
+    std::size_t operator()(const persist::Digest& digest) const {
+      std::size_t value = 0;
+      std::memcpy(&value, digest.data(), sizeof(value));
+      return value;
+    }
+  };
+
+  persist::SegmentLog& log_;
+  const DiskTierOptions options_;
+  const Release release_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;  // for the thread
+  std::condition_variable done_;  // for those who wait for it
+  std::deque<TierJob> queue_;
+  std::unordered_map<persist::Digest, std::uint64_t, DigestHash> runs_;  // that wait
+  std::set<persist::Digest> boundaries_;                                 // likewise
+  std::uint64_t queued_bytes_ = 0;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t finished_ = 0;
+  std::uint64_t flush_to_ = 0;  // flushes that were asked for, and those that are done
+  std::uint64_t flushed_ = 0;
+  Status flush_status_;
+  Status failure_;  // since the last flush
+  bool stopping_ = false;
+  Time suspended_until_ = {};
+  std::uint64_t pause_ms_ = 0;
+  std::uint64_t dropped_records_ = 0;
+  std::uint64_t write_errors_ = 0;
+  std::string last_error_;
+  Time unsynced_since_ = {};  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace kvcache

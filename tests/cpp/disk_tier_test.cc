@@ -1,0 +1,392 @@
+// A cache with a disk tier, opened again and again: what was published is found and is the same to
+// the byte, for models with and without windows and fixed-size state; what is damaged is a miss.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "content.h"
+#include "tier_files.h"
+
+namespace kvcache {
+namespace {
+
+using content::Tokens;
+using persist::files::Directory;
+namespace fs = std::filesystem;
+
+constexpr std::uint32_t kBlock = 4;
+
+// Which parts of content::decls() a model has.
+struct Model {
+  std::vector<std::int32_t> layers;
+  bool state = false;
+
+  std::vector<StateDecl> decls() const {
+    std::vector<StateDecl> chosen;
+    for (const StateDecl& decl : content::decls()) {
+      const bool paged = std::find(layers.begin(), layers.end(), decl.layer) != layers.end();
+      if (paged || (state && decl.layer == content::kStateLayer)) chosen.push_back(decl);
+    }
+    return chosen;
+  }
+};
+
+const Model kHybrid{{0, 1, 2, 3}, true};
+const Model kWindows{{0, 1, 3}, false};
+const Model kOnlyWindows{{1}, false};
+const Model kFull{{0, 2}, false};
+const Model kRecurrent{{}, true};
+const Model kModels[] = {kHybrid, kWindows, kOnlyWindows, kFull, kRecurrent};
+
+std::unique_ptr<Cache> make_cache(const Model& model, const DiskTierOptions& disk,
+                                  std::uint64_t capacity_blocks = 0,
+                                  const std::string& weights = "") {
+  auto plan = StatePlan::create(model.decls(), {.memory_bytes = 1 << 20, .block_tokens = kBlock});
+  CacheOptions options;
+  options.disk = disk;
+  options.weights = weights;
+  options.capacity_blocks = capacity_blocks;
+  auto cache = Cache::create(std::move(plan).value(), options);
+  EXPECT_TRUE(cache.is_ok()) << cache.status().message();
+  return cache ? std::move(cache).value() : nullptr;
+}
+
+DiskTierOptions tier(const std::string& path) {
+  DiskTierOptions options;
+  options.path = path;
+  options.max_bytes = 64 << 20;
+  return options;
+}
+
+Tokens prompt(std::uint64_t length, std::int32_t seed = 0) {
+  Tokens tokens(length);
+  for (std::uint64_t i = 0; i < length; ++i) {
+    tokens[i] = static_cast<std::int32_t>(i * 31 + static_cast<std::uint64_t>(seed) * 977);
+  }
+  return tokens;
+}
+
+// Computes up to `stop`, in steps that end at snapshots.
+void complete(const Model& model, Sequence& sequence, std::uint64_t stop) {
+  const Tokens tokens = sequence.tokens();
+  const std::uint64_t start = sequence.length();
+  for (const std::int32_t layer : model.layers) {
+    std::vector<float> rows = content::rows_of(tokens, start, stop, layer);
+    const auto view = content::view_of<codec::RowsView>(rows.data(), stop - start);
+    ASSERT_TRUE(sequence.write(layer, start, {&view, 1}).is_ok());
+  }
+  ASSERT_TRUE(sequence.advance(stop - start).is_ok());
+  if (!model.state) return;
+  auto state = sequence.state(content::kStateLayer, content::kStateName);
+  ASSERT_TRUE(state.is_ok());
+  content::set_state(*state, tokens, stop);
+  ASSERT_TRUE(sequence.snapshot().is_ok());
+}
+
+void expect_right(const Model& model, const Sequence& sequence, const std::string& what) {
+  const Tokens tokens = sequence.tokens();
+  const std::uint64_t length = sequence.length();
+  for (const std::int32_t layer : model.layers) {
+    const std::uint64_t start = content::live_start(layer, length);
+    std::vector<float> got((length - start) * content::kRow);
+    const auto view = content::view_of<codec::MutableRowsView>(got.data(), length - start);
+    const Status status = length > start ? sequence.read(layer, start, {&view, 1}) : Status::ok();
+    ASSERT_TRUE(status.is_ok()) << what;
+    ASSERT_EQ(got, content::rows_of(tokens, start, length, layer)) << what << ", layer " << layer;
+  }
+  if (!model.state) return;
+  const auto state = sequence.state(content::kStateLayer, content::kStateName);
+  ASSERT_TRUE(state.is_ok());
+  const auto want = content::state_of(tokens, length);
+  ASSERT_EQ(std::memcmp(state->data, want.data(), content::kState * 4), 0) << what;
+}
+
+// Opens, checks, computes the rest with a snapshot one token short of the end, and publishes.
+// Returns what was there already.
+std::uint64_t serve(const Model& model, Cache& cache, const Tokens& tokens,
+                    const PrefixSpace& space = {}) {
+  auto sequence = cache.open(tokens, space);
+  EXPECT_TRUE(sequence.is_ok()) << sequence.status().message();
+  if (!sequence) return 0;
+  const std::uint64_t cached = sequence->cached_tokens();
+  expect_right(model, *sequence, "a hit of " + std::to_string(cached));
+  for (std::uint64_t stop : {tokens.size() / 2, tokens.size() - 1, tokens.size()}) {
+    if (stop <= sequence->length()) continue;
+    complete(model, *sequence, stop);
+    EXPECT_TRUE(sequence->publish().is_ok());
+  }
+  return cached;
+}
+
+// The least that a prompt served before gets back: hits end with a run or a boundary.
+std::uint64_t least_hit(std::uint64_t length) {
+  return length - 1 - (length - 1) % kBlock - kBlock;
+}
+
+TEST(DiskTier, ARestartFindsWhatWasPublished) {
+  for (const Model& model : kModels) {
+    for (const std::uint64_t length : {9, 16, 41, 150}) {
+      const Directory directory;
+      const Tokens tokens = prompt(length);
+      EXPECT_EQ(serve(model, *make_cache(model, tier(directory.tier())), tokens), 0U);
+      for (int restart = 0; restart < 2; ++restart) {
+        const auto cache = make_cache(model, tier(directory.tier()));
+        const std::uint64_t cached = serve(model, *cache, tokens);
+        EXPECT_GE(cached, least_hit(length)) << length;
+        EXPECT_TRUE(!model.state || cached == length - 1) << cached;
+        const auto stats = cache->disk_stats();
+        EXPECT_EQ(stats->fetches, 1U);
+        EXPECT_EQ(stats->damaged_records, 0U);
+        // A longer prompt goes on from there, a shorter one from further back.
+        Tokens longer = tokens;
+        for (int i = 0; i < 20; ++i) longer.push_back(i);
+        EXPECT_GE(serve(model, *cache, longer), least_hit(length));
+        ASSERT_TRUE(cache->flush_disk().is_ok());
+      }
+    }
+  }
+}
+
+TEST(DiskTier, WhatMemoryEvictsComesBack) {
+  for (const Model& model : kModels) {
+    const Directory directory;
+    const auto cache = make_cache(model, tier(directory.tier()), 40);
+    for (int round = 0; round < 3; ++round) {
+      for (std::int32_t seed = 0; seed < 12; ++seed) {
+        const std::uint64_t cached = serve(model, *cache, prompt(60, seed));
+        EXPECT_TRUE(round == 0 || cached >= least_hit(60)) << cached << " of " << seed;
+        ASSERT_TRUE(cache->flush_disk().is_ok());
+      }
+    }
+    EXPECT_EQ(cache->disk_stats()->dropped_records, 0U);
+    const bool evicts = !model.layers.empty() && model.layers[0] == 0;
+    EXPECT_TRUE(!evicts || cache->disk_stats()->fetches > 20);
+  }
+}
+
+TEST(DiskTier, PathsShareWhatTheyHaveInCommon) {
+  const Directory directory;
+  const auto first = make_cache(kFull, tier(directory.tier()));
+  Tokens a = prompt(200);
+  serve(kFull, *first, a);
+  ASSERT_TRUE(first->flush_disk().is_ok());
+  const std::uint64_t bytes = first->disk_stats()->written_bytes;
+  Tokens b = a;
+  b.resize(160);
+  for (int i = 0; i < 40; ++i) b.push_back(-i);
+  serve(kFull, *first, b);
+  ASSERT_TRUE(first->flush_disk().is_ok());
+  const std::uint64_t both = first->disk_stats()->written_bytes;
+  EXPECT_LE(both, bytes + bytes / 2);
+  serve(kFull, *first, a);
+  ASSERT_TRUE(first->flush_disk().is_ok());
+  EXPECT_EQ(first->disk_stats()->written_bytes, both) << "written twice";
+}
+
+TEST(DiskTier, SpacesWeightsModelsAndMediaDoNotMeet) {
+  const Directory directory;
+  const Tokens tokens = prompt(40);
+  PrefixSpace image;
+  image.media = {{8, 4, "one"}};
+  {
+    const auto cache = make_cache(kHybrid, tier(directory.tier()), 0, "w1");
+    serve(kHybrid, *cache, tokens, {.name = "n", .adapter = "a", .salt = "s"});
+    serve(kHybrid, *cache, tokens, image);
+  }
+  const auto cache = make_cache(kHybrid, tier(directory.tier()), 0, "w1");
+  const PrefixSpace others[] = {{"", "", ""}, {"n", "a", ""}, {"n", "", "s"}, {"na", "", "s"}};
+  for (const PrefixSpace& other : others) {
+    EXPECT_EQ(*cache->prefetch(tokens, other), 0U);
+  }
+  PrefixSpace another = image;
+  another.media[0].digest = "two";
+  EXPECT_LE(*cache->prefetch(tokens, another), 8U);
+  EXPECT_EQ(*cache->prefetch(tokens, image), 39U);
+  EXPECT_EQ(*cache->prefetch(tokens, {.name = "n", .adapter = "a", .salt = "s"}), 39U);
+  // Other weights have other names; the same name again, or none, switches the tier off.
+  cache->bump_epoch("w2");
+  EXPECT_EQ(*cache->prefetch(tokens, image), 0U);
+  cache->bump_epoch("w1");
+  EXPECT_EQ(*cache->prefetch(tokens, image), 39U);
+  cache->bump_epoch("w1");
+  EXPECT_EQ(*cache->prefetch(tokens, image), 0U);
+  EXPECT_NE(cache->disk_stats()->last_error.find("weights"), std::string::npos);
+}
+
+TEST(DiskTier, DamageIsAMissAndTheRestIsServed) {
+  const Directory directory;
+  const Tokens tokens = prompt(120);
+  serve(kHybrid, *make_cache(kHybrid, tier(directory.tier())), tokens);
+  const std::string file = persist::files::segment_files(directory.tier()).front();
+  const auto whole = persist::files::read_file(file);
+  std::uint64_t misses = 0;
+  for (std::size_t at = persist::kAlignment; at < whole.size(); at += 509) {
+    persist::files::put_byte(file, at, static_cast<char>(whole[at] ^ 4));
+    {
+      DiskTierOptions options = tier(directory.tier());
+      options.access = TierAccess::kRead;
+      const auto cache = make_cache(kHybrid, options);
+      auto sequence = cache->open(tokens, {});
+      ASSERT_TRUE(sequence.is_ok());
+      misses += sequence->cached_tokens() < 119;
+      expect_right(kHybrid, *sequence, "byte " + std::to_string(at));
+      const bool noted = cache->disk_stats()->damaged_records > 0;
+      if (sequence->cached_tokens() < 119 && !noted) {
+        EXPECT_GT(cache->disk_stats()->torn_segments + cache->disk_stats()->damaged_segments, 0U);
+      }
+    }
+    persist::files::put_byte(file, at, whole[at]);
+  }
+  EXPECT_GT(misses, 3U);
+}
+
+TEST(DiskTier, ReadersFollowTheWriter) {
+  const Directory directory;
+  const auto writer = make_cache(kHybrid, tier(directory.tier()));
+  DiskTierOptions options = tier(directory.tier());
+  auto plan = StatePlan::create(kHybrid.decls(), {.memory_bytes = 1 << 20, .block_tokens = kBlock});
+  CacheOptions second;
+  second.disk = options;
+  const auto refused = Cache::create(*plan, second);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  options.access = TierAccess::kWriteOrRead;
+  const auto reader = make_cache(kHybrid, options);
+  EXPECT_FALSE(reader->disk_stats()->is_writer);
+  for (std::int32_t seed = 0; seed < 5; ++seed) {
+    serve(kHybrid, *writer, prompt(50, seed));
+    ASSERT_TRUE(writer->flush_disk().is_ok());
+    EXPECT_EQ(serve(kHybrid, *reader, prompt(50, seed)), 49U);
+  }
+  EXPECT_EQ(reader->disk_stats()->written_records, 0U);
+}
+
+TEST(DiskTier, AFullQueueDropsAndCountsAndNothingElse) {
+  const Directory directory;
+  DiskTierOptions options = tier(directory.tier());
+  options.queue_bytes = 1;
+  options.durability = Durability::kRecord;
+  const auto cache = make_cache(kHybrid, options);
+  for (std::int32_t seed = 0; seed < 30; ++seed) serve(kHybrid, *cache, prompt(60, seed));
+  ASSERT_TRUE(cache->flush_disk().is_ok());
+  const auto stats = cache->disk_stats();
+  EXPECT_GT(stats->dropped_records, 0U);
+  EXPECT_EQ(stats->queued_bytes, 0U);
+  options.wait_ms = 10'000;
+  const Directory other;
+  options.path = other.tier();
+  const auto patient = make_cache(kHybrid, options);
+  for (std::int32_t seed = 0; seed < 30; ++seed) serve(kHybrid, *patient, prompt(60, seed));
+  EXPECT_EQ(patient->disk_stats()->dropped_records, 0U);
+}
+
+TEST(DiskTier, TheCacheGoesOnWhenTheDirectoryIsGone) {
+  const Directory directory;
+  DiskTierOptions options = tier(directory.tier());
+  options.max_bytes = 1 << 20;  // small segments
+  const auto cache = make_cache(kHybrid, options);
+  serve(kHybrid, *cache, prompt(60));
+  ASSERT_TRUE(cache->flush_disk().is_ok());
+  fs::remove_all(directory.tier());
+  bool failed = false;
+  for (std::int32_t seed = 1; seed < 60; ++seed) {
+    serve(kHybrid, *cache, prompt(60, seed));
+    failed = failed || !cache->flush_disk();
+  }
+  EXPECT_TRUE(failed);
+  const auto stats = cache->disk_stats();
+  EXPECT_GT(stats->write_errors, 0U);
+  EXPECT_NE(stats->last_error.find("segment-"), std::string::npos) << stats->last_error;
+  EXPECT_EQ(serve(kHybrid, *cache, prompt(60, 59)), 59U) << "from memory";
+}
+
+TEST(DiskTier, WrongOptionsAndCallsAreRefused) {
+  const Directory directory;
+  auto plan = StatePlan::create(kFull.decls(), {.memory_bytes = 1 << 20, .block_tokens = kBlock});
+  const auto refused = [&](const DiskTierOptions& disk, bool backing = true) {
+    CacheOptions options;
+    options.disk = disk;
+    options.backing = backing;
+    return Cache::create(*plan, options).status().code();
+  };
+  DiskTierOptions options = tier(directory.tier());
+  options.max_bytes = 1000;
+  EXPECT_EQ(refused(options), StatusCode::kInvalidArgument);
+  options = tier(directory.tier());
+  options.read_threads = 0;
+  EXPECT_EQ(refused(options), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(tier(directory.tier() + "/deeper/down")), StatusCode::kIoError);
+  options = tier(directory.tier("absent"));
+  options.access = TierAccess::kRead;
+  EXPECT_EQ(refused(options), StatusCode::kNotFound);
+  EXPECT_EQ(refused(tier(directory.tier()), false), StatusCode::kUnsupported);
+  persist::files::write_file(directory.tier("file"), {'x'});
+  EXPECT_EQ(refused(tier(directory.tier("file"))), StatusCode::kCorruption);
+  const auto cache = make_cache(kFull, {});
+  EXPECT_EQ(cache->flush_disk().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(cache->disk_stats().status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(cache->prefetch(prompt(9), {}).status().code(), StatusCode::kUnsupported);
+  const auto with = make_cache(kFull, tier(directory.tier("with")));
+  EXPECT_EQ(with->prefetch({}, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(with->prefetch(prompt(9), {}, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+// KVCACHE_KILLS: how often a writer is killed.
+TEST(DiskTier, AKilledWriterLeavesNothingWrong) {
+  const char* text = std::getenv("KVCACHE_KILLS");
+  const int kills = text == nullptr ? 20 : std::atoi(text);
+  const Directory directories[2];
+  std::mt19937 random(7);
+  std::uint64_t found = 0;
+  for (int kill_number = 0; kill_number < kills; ++kill_number) {
+    // A small cap evicts what was flushed, a large one keeps it.
+    const bool large = kill_number % 2 == 0;
+    const Directory& directory = directories[large];
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      DiskTierOptions options = tier(directory.tier());
+      options.max_bytes = large ? 32 << 20 : 1 << 20;
+      options.group_bytes = 8 << 10;
+      const auto cache = make_cache(kHybrid, options);
+      for (std::int32_t seed = kill_number * 7;; ++seed) {
+        serve(kHybrid, *cache, prompt(60, seed % 40));
+        // What is flushed has to be there after the kill.
+        if (cache->flush_disk()) {
+          const std::int32_t done = seed % 40;
+          if (write(ready[1], &done, sizeof(done)) < 0) _exit(2);
+        }
+      }
+    }
+    close(ready[1]);
+    std::int32_t last = -1;
+    ASSERT_EQ(read(ready[0], &last, sizeof(last)), static_cast<ssize_t>(sizeof(last)));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    while (read(ready[0], &last, sizeof(last)) > 0) {
+    }
+    close(ready[0]);
+    DiskTierOptions options = tier(directory.tier());
+    options.max_bytes = large ? 32 << 20 : 1 << 20;
+    const auto cache = make_cache(kHybrid, options);
+    ASSERT_NE(cache, nullptr);
+    EXPECT_EQ(cache->disk_stats()->damaged_segments, 0U);
+    for (std::int32_t seed = 0; seed < 40; ++seed) {
+      auto sequence = cache->open(prompt(60, seed), {});
+      ASSERT_TRUE(sequence.is_ok());
+      expect_right(kHybrid, *sequence, "after kill " + std::to_string(kill_number));
+      EXPECT_TRUE(!large || seed != last || sequence->cached_tokens() == 59) << "it was flushed";
+      found += sequence->cached_tokens() > 0;
+    }
+    EXPECT_EQ(cache->disk_stats()->damaged_records, 0U);
+  }
+  EXPECT_GT(found, static_cast<std::uint64_t>(kills));
+}
+
+}  // namespace
+}  // namespace kvcache
