@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.capability import *
     from kvcache.carry_table import *
     from kvcache.codec import Bfloat16Array as Bfloat16Array
+    from kvcache.disk import *
     from kvcache.draft_tokens import *
     from kvcache.errors import *
     from kvcache.estimate import *
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.state import *
     from kvcache.stats import *
     from kvcache.storage import *
+    from kvcache.stored import *
     from kvcache.strategy import *
     from kvcache.tenants import *
     from kvcache.terms import *
@@ -96,6 +98,7 @@ _NAMES = {
         "PhysicalMemorySemantics",
         "StateMemoryLayout",
     ],
+    "disk": ["CacheDisk", "DiskTier", "DiskTierStats", "Durability", "TierAccess"],
     "draft_tokens": ["DraftTokens"],
     "errors": [
         "CachePolicyError",
@@ -180,6 +183,7 @@ _NAMES = {
         "declare",
     ],
     "stats": ["CacheStats"],
+    "stored": ["Collected", "StoredReport", "check_stored", "collect_stored", "kind_of"],
     "snapshot": ["SnapshotError", "SnapshotFormat"],
     "storage": ["KvCacheDtype", "KvStorageFormat", "Storage", "parse_storage"],
     "strategy": [

@@ -10,7 +10,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvcache.errors import InvalidArgumentError
+from kvcache.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import os
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from kvcache.cache import Cache
+    from kvcache.disk import CacheDisk
     from kvcache.explanation import Explanation
     from kvcache.sequence import Sequence
 
@@ -82,6 +83,27 @@ class AsyncCache:
         A prefix becomes usable in one step at the end, so cancelling never leaves half of one.
         """
         return await self.run(self.cache.load, path, **space)
+
+    async def prefetch_disk(self, tokens: ArrayLike, **space: Any) -> int:
+        """`CacheDisk.prefetch` ahead of the request that needs it; cancelling leaves nothing half.
+
+        Raises:
+            UnsupportedError: the cache has no disk tier.
+        """
+        return await self.run(self._disk().prefetch, tokens, **space)
+
+    async def flush_disk(self, timeout: float | None = None) -> None:
+        """`CacheDisk.flush`.
+
+        Raises:
+            UnsupportedError: the cache has no disk tier.
+        """
+        await self.run(self._disk().flush, timeout)
+
+    def _disk(self) -> CacheDisk:
+        if self.cache.disk is None:
+            raise UnsupportedError("this cache has no disk tier; make it with one")
+        return self.cache.disk
 
 
 def _close_result(future: asyncio.Future[Sequence]) -> None:

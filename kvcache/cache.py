@@ -22,6 +22,7 @@ from kvcache._arguments import (
     as_tokens,
 )
 from kvcache._events import published
+from kvcache.disk import CacheDisk, DiskTier, disk_core
 from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.explanation import Explanation, Limit, Reason
 from kvcache.hints import RequestHints, as_costs
@@ -86,8 +87,7 @@ class Cache:
         capacity_blocks: most blocks in a group; 0 for as many as the memory allows. Without
             backing it replaces the memory budget: stored prefixes may take the bytes of so many
             blocks, snapshots included, and open sequences come on top.
-        max_memory: what `resize` can reach, as bytes or as text; by default the machine's memory.
-            Addresses are reserved for it, no memory is taken.
+        max_memory: what `resize` can reach; by default the machine's memory. Takes addresses only.
         memory: how memory is taken from the system.
         costs: what recomputing costs, for policies that weigh it; the plan's by default.
         snapshot_interval: for models with fixed-size state, tokens between the positions that
@@ -100,8 +100,8 @@ class Cache:
             `publish` hashes every token of a sequence once.
         pin_limit: what all pins together may hold: a float is a share of the budget, 0.0 to 1.0, an
             integer or text is bytes. See `pin`.
-        ttl: seconds that a stored prefix is found, unless `open` or `load` say otherwise; None for
-            until it is evicted. See `open`.
+        ttl: seconds that what is stored is found, unless `open` says otherwise; None for no end.
+        disk: a directory in which what is published is kept as well; see `kvcache.disk`.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -111,7 +111,7 @@ class Cache:
         UnsupportedError: the system cannot meet ``memory``; the message names the knob.
     """
 
-    __slots__ = ("_core", "plan")
+    __slots__ = ("_core", "disk", "plan")
 
     def __init__(
         self,
@@ -129,6 +129,7 @@ class Cache:
         event_capacity: int = 0,
         pin_limit: float | str = 0.5,
         ttl: float | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -153,7 +154,9 @@ class Cache:
             event_capacity=as_count(event_capacity, "event_capacity"),
             pin_limit=memory_share(pin_limit, "pin_limit"),
             ttl_ms=FOREVER if ttl is None else as_ttl(ttl),
+            disk=disk_core(disk),
         )
+        self.disk = None if disk is None else CacheDisk(self._core)
 
     def open(
         self,
@@ -502,7 +505,9 @@ class Cache:
         Raises:
             InvalidArgumentError: a label that Prometheus would refuse.
         """
-        return prometheus_text(self.stats(), labels, self.tenants())
+        return prometheus_text(
+            self.stats(), labels, self.tenants(), self.disk and self.disk.stats()
+        )
 
     def set_quota(self, tenant: str, quota: str | float | None) -> None:
         """Limit what is stored for a tenant; `kvcache.tenants` says how.

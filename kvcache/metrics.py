@@ -17,6 +17,7 @@ from kvcache.errors import InvalidArgumentError
 from kvcache.tenants import tenant_samples
 
 if TYPE_CHECKING:
+    from kvcache.disk import DiskTierStats
     from kvcache.stats import CacheStats
     from kvcache.tenants import TenantUsage
 
@@ -39,7 +40,7 @@ class _Metric:
     def names(self) -> list[str]:
         return [self.fields] if isinstance(self.fields, str) else list(self.fields.values())
 
-    def samples(self, stats: CacheStats) -> Iterator[tuple[str, int]]:
+    def samples(self, stats: CacheStats | DiskTierStats) -> Iterator[tuple[str, int]]:
         """Text of the own label, and value."""
         if not isinstance(self.fields, str):
             for value, field in self.fields.items():
@@ -131,7 +132,39 @@ _METRICS = (
     _Metric("hit_blocks_total", "Blocks found (price_list alone counts).", "hit_blocks"),
     _Metric("lru_hit_blocks_total", "Blocks LRU would have found.", "lru_hit_blocks"),
 )
-_OWN_LABELS = {"tenant", *(metric.label for metric in _METRICS)} - {""}
+_DISK_METRICS = (
+    _Metric("disk_is_writer", "1 when this cache writes the directory.", "is_writer"),
+    _Metric("disk_segments", "Segments of the disk tier.", "segments"),
+    _Metric("disk_records", "Records of the disk tier.", "records"),
+    _Metric("disk_bytes", "Bytes of the disk tier's files.", "bytes"),
+    _Metric("disk_max_bytes", "Bytes that its files may take.", "max_bytes"),
+    _Metric("disk_queued_bytes", "Bytes that wait to be written.", "queued_bytes"),
+    _Metric("disk_written_records_total", "Records written.", "written_records"),
+    _Metric("disk_written_bytes_total", "Bytes written.", "written_bytes"),
+    _Metric("disk_syncs_total", "Times that files were synchronised.", "syncs"),
+    _Metric("disk_dropped_records_total", "Records not written.", "dropped_records"),
+    _Metric("disk_skipped_snapshots_total", "Snapshots that could not go.", "skipped_snapshots"),
+    _Metric("disk_evicted_segments_total", "Segments removed for the cap.", "evicted_segments"),
+    _Metric("disk_kept_records_total", "Records written again in time.", "kept_records"),
+    _Metric("disk_fetches_total", "Lookups that brought something back.", "fetches"),
+    _Metric("disk_fetched_tokens_total", "Positions brought back.", "fetched_tokens"),
+    _Metric("disk_read_records_total", "Records that fetches read.", "read_records"),
+    _Metric("disk_read_bytes_total", "Bytes that fetches read.", "read_bytes"),
+    _Metric(
+        "disk_failures_total",
+        "What went wrong in the disk tier, by cause; each is a miss.",
+        {
+            "damaged segment": "damaged_segments",
+            "torn segment": "torn_segments",
+            "damaged record": "damaged_records",
+            "read": "read_errors",
+            "write": "write_errors",
+            "no room": "no_room",
+        },
+        "cause",
+    ),
+)
+_OWN_LABELS = {"tenant", *(metric.label for metric in (*_METRICS, *_DISK_METRICS))} - {""}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -162,6 +195,7 @@ def prometheus_text(
     stats: CacheStats,
     labels: Mapping[str, str] | None = None,
     tenants: Mapping[str, TenantUsage] | None = None,
+    disk: DiskTierStats | None = None,
 ) -> str:
     """Every counter of ``stats``, each metric after its help and type.
 
@@ -169,14 +203,18 @@ def prometheus_text(
         stats: from `Cache.stats`.
         labels: names and values that every sample carries, such as the model's name.
         tenants: from `Cache.tenants`; those with a quota are shown.
+        disk: from `CacheDisk.stats`; None for a cache without a disk tier.
 
     Raises:
         InvalidArgumentError: a label's name or value that Prometheus would refuse, or a name that
-            the metrics use themselves: ``group``, ``limit``, ``reason``, ``tenant``.
+            the metrics use themselves: ``cause``, ``group``, ``limit``, ``reason``,
+            ``tenant``.
     """
     shared = _label_texts({} if labels is None else labels)
     lines = []
     whole = [(metric.name, metric.summary, list(metric.samples(stats))) for metric in _METRICS]
+    if disk is not None:
+        whole += [(each.name, each.summary, list(each.samples(disk))) for each in _DISK_METRICS]
     for_each = [
         (name, summary, [(_label_text("tenant", tenant), value) for tenant, value in samples])
         for name, summary, samples in tenant_samples(tenants or {})
@@ -186,5 +224,5 @@ def prometheus_text(
         lines += [f"# HELP {name} {summary}", f"# TYPE {name} {kind}"]
         for own, value in samples:
             pairs = ",".join([*shared, own] if own else shared)
-            lines.append(f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}")
+            lines.append(f"{name}{{{pairs}}} {int(value)}" if pairs else f"{name} {int(value)}")
     return "\n".join(lines) + "\n"

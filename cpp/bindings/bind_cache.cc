@@ -85,7 +85,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                     std::uint64_t snapshot_interval,
                                     std::uint32_t snapshots_per_path, const std::string& weights,
                                     std::uint64_t event_capacity, const Share& pin_limit,
-                                    std::uint64_t ttl_ms) {
+                                    std::uint64_t ttl_ms,
+                                    const std::optional<kvcache::DiskTierOptions>& disk) {
   const ReleaseGil nogil;  // creation may touch all of the memory
   return unwrap(Cache::create(plan, {policy,
                                      backing,
@@ -97,7 +98,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                      weights,
                                      event_capacity,
                                      {pin_limit.first, pin_limit.second},
-                                     ttl_ms}));
+                                     ttl_ms,
+                                     disk.value_or(kvcache::DiskTierOptions())}));
 }
 
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
@@ -151,7 +153,7 @@ void bind_cache(py::module_& m) {
            py::arg("memory"), py::arg("flops_per_token") = 1.0,
            py::arg("flops_per_token_per_position") = 0.0, py::arg("snapshot_interval"),
            py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0,
-           py::arg("pin_limit"), py::arg("ttl_ms"))
+           py::arg("pin_limit"), py::arg("ttl_ms"), py::arg("disk") = py::none())
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
            py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
            py::arg("kind") = "", py::arg("expected_reuse") = py::none(),

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kvcache.cli import plan, replay, schema
+from kvcache.cli import plan, replay, schema, stored
 from kvcache.errors import KVCacheError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (plan, replay, schema)
+_COMMANDS = (plan, replay, schema, stored)
 
 
 class _Parser(argparse.ArgumentParser):

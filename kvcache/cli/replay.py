@@ -141,6 +141,14 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "comparison none)",
     )
     option(
+        "--disk",
+        metavar="DIR",
+        type=Path,
+        help="keep what is published in a disk tier as well, and go on with what is in it; "
+        "DIR is made when it is not there",
+    )
+    option("--disk-bytes", metavar="SIZE", default="16GiB", help="cap of --disk (default: 16GiB)")
+    option(
         "--processes",
         metavar="N",
         type=_positive,
@@ -175,7 +183,11 @@ def run(args: argparse.Namespace) -> int:
         capacity_blocks=args.capacity_blocks[0],
         real_bytes=args.bytes == "real" if args.bytes else not several,
         snapshot_interval=args.snapshot_interval,
+        disk=args.disk,
+        disk_bytes=parse_bytes(args.disk_bytes, name="--disk-bytes"),
     )
+    if args.disk is not None and (several or not job.real_bytes):
+        raise InvalidArgumentError("--disk needs one replay with --bytes real")
     if several:
         return _compare(args, job, policies, models, memories)
     check_machine([job])

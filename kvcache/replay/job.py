@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import Cache
+from kvcache.disk import DiskTier
 from kvcache.errors import OutOfCapacityError
 from kvcache.plan import StatePlan
 from kvcache.replay.bounds import infinite_hits
 from kvcache.replay.demo import generate_trace
 from kvcache.replay.prefix_tree import trace_paths
 from kvcache.replay.serve import Replay
+from kvcache.replay.stand_in import STAND_IN_WEIGHTS
 from kvcache.replay.trace import read_trace
 from kvcache.units import format_bytes
 
@@ -54,6 +56,8 @@ class Job:
         capacity_blocks: blocks that may be kept; 0 for as many as the memory holds.
         real_bytes: whether state is moved and checked.
         snapshot_interval: tokens between the snapshots of a prompt that nobody marked; 0 for none.
+        disk: directory of a disk tier, which a later replay of the model goes on with; or None.
+        disk_bytes: its cap.
     """
 
     model: Model
@@ -68,6 +72,14 @@ class Job:
     capacity_blocks: int = 0
     real_bytes: bool = True
     snapshot_interval: int = 1024
+    disk: Path | None = None
+    disk_bytes: int = 16 << 30
+
+    def tier(self) -> DiskTier | None:
+        """The disk tier, which every record waits for, so that replays are alike."""
+        if self.disk is None:
+            return None
+        return DiskTier(self.disk, self.disk_bytes, wait_seconds=3600.0)
 
     def plan(self) -> StatePlan:
         """The plan of its model."""
@@ -227,6 +239,8 @@ def run_job(
         backing=job.real_bytes,
         capacity_blocks=job.capacity_blocks,
         snapshot_interval=job.snapshot_interval,
+        weights=STAND_IN_WEIGHTS,
+        disk=job.tier(),
     )
     replay = Replay(
         cache,
@@ -239,6 +253,9 @@ def run_job(
         on_start(len(requests))
     report = replay.run(requests, on_request=on_request)
     report.model, report.format, report.policy = job.model.model_type, job.format, job.policy
+    if cache.disk is not None:
+        cache.disk.flush()
+        report.disk = cache.disk.stats()
     return report
 
 

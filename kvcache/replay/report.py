@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -11,6 +11,7 @@ from kvcache.replay.lost import LostTokens
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
+    from kvcache.disk import DiskTierStats
     from kvcache.replay.timing import Operation
 
 __all__ = ["Report"]
@@ -43,6 +44,7 @@ class Report:
         mismatches: restored rows and states that differ from what was written.
         written_bytes, read_bytes: stored bytes that the engine side wrote and read.
         peak_bytes, budget_bytes: the arena's ledger, not the size of the process.
+        disk: counters of the disk tier, where there was one.
     """
 
     model: str = ""
@@ -72,6 +74,7 @@ class Report:
     evicted_blocks: int = 0
     evicted_snapshots: int = 0
     seconds: float = 0.0
+    disk: DiskTierStats | None = None
     operations: list[Operation] = field(default_factory=list)
 
     @property
@@ -97,7 +100,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The published figures; the keys are stable."""
         flops = self.flop_hit_rate
-        return {
+        disk = {} if self.disk is None else {"disk": asdict(self.disk)}
+        return disk | {
             "requests": self.requests,
             "rejected": self.rejected,
             "prompt_tokens": self.prompt_tokens,
@@ -159,6 +163,11 @@ class Report:
             format_bytes(self.peak_bytes),
             f"{share:.1%} of {format_bytes(self.budget_bytes)}",
         )
+        if (disk := self.disk) is not None:
+            held = f"{format_bytes(disk.bytes)} in {disk.records:,} records"
+            table.add_row("tokens from disk", f"{disk.fetched_tokens:,}", held)
+            if disk.last_error:
+                table.add_row("disk tier", "FAILED", disk.last_error)
         table.add_row("seconds", f"{self.seconds:.2f}")
         return table
 

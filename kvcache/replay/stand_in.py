@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from kvcache.replay.timing import Stopwatch
     from kvcache.sequence import Sequence
 
-__all__ = ["Checked", "StandInModel"]
+__all__ = ["STAND_IN_WEIGHTS", "Checked", "StandInModel"]
+
+#: Names what computes the state, in files: raise it when the same tokens get other bytes.
+STAND_IN_WEIGHTS = "kvcache stand-in 1"
 
 # Bound of the INT8 codec as a share of a row's largest magnitude, 127 steps: half a step, and what
 # the two float32 roundings, of x / scale and of code * scale, add to it: 2 * 127 * 2^-24 < 2^-16.

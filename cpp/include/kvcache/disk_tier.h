@@ -1,9 +1,14 @@
 // A disk tier: a directory of checksummed segments that a cache fills behind its back and looks
-// into for what memory no longer has. FORMAT.md describes the bytes. Thread safety: values.
+// into for what memory no longer has. FORMAT.md describes the bytes.
+// Thread safety: values; functions are thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
+
+#include "kvcache/status.h"
 
 namespace kvcache {
 
@@ -63,5 +68,44 @@ struct DiskTierStats {
   std::uint64_t no_room = 0;  // fetches that memory had no room for
   std::string last_error;
 };
+
+// ---- Without a cache --------------------------------------------------------------------------
+
+struct SegmentReport {
+  std::string file;
+  std::uint64_t bytes = 0;
+  bool sealed = false;
+  std::uint64_t runs = 0;
+  std::uint64_t boundaries = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t payload_bytes = 0;
+  // Behind the last record and not zero: what is being written, or was when its writer was killed.
+  bool unfinished = false;
+};
+
+struct TierReport {
+  std::uint32_t version = 0;
+  std::string id;           // lower-case hex
+  bool has_writer = false;  // at this moment
+  std::vector<SegmentReport> segments;
+  std::vector<std::string> problems;  // each names its file
+  std::vector<std::string> others;    // entries that are none of the tier's
+};
+
+// What is in a tier's directory; `deep`: and whether every byte of it is right. Changes nothing.
+// kNotFound: no tier is there. kCorruption, kUnsupported: its marker is damaged, or of another
+// version. kIoError: the system refused to list it.
+Result<TierReport> check_disk_tier(const std::string& path, bool deep);
+
+struct TierCollection {
+  std::uint64_t removed_segments = 0;
+  std::uint64_t removed_bytes = 0;
+  std::uint64_t kept_bytes = 0;
+};
+
+// Finishes what a killed writer has left, removes segments that no reader accepts, and the oldest
+// ones beyond `max_bytes`. kInvalidArgument: a process writes the tier. Otherwise as above.
+Result<TierCollection> collect_disk_tier(const std::string& path,
+                                         std::optional<std::uint64_t> max_bytes);
 
 }  // namespace kvcache

@@ -214,14 +214,18 @@ std::optional<std::uint64_t> segment_number(std::string_view name) {
   return number;
 }
 
-std::string tier_marker(const TierId& id) {
-  std::string text(kMarkerStart);
-  text += std::to_string(kSegmentVersion) + ' ';
+std::string tier_id_text(const TierId& id) {
+  std::string text;
   for (const std::uint8_t byte : id) {
     text += kHex[byte >> 4];
     text += kHex[byte & 15];
   }
-  return text + '\n';
+  return text;
+}
+
+std::string tier_marker(const TierId& id) {
+  return std::string(kMarkerStart) + std::to_string(kSegmentVersion) + ' ' + tier_id_text(id) +
+         '\n';
 }
 
 Result<TierId> parse_tier_marker(std::string_view text, const std::string& path) {

@@ -101,6 +101,7 @@ std::optional<std::uint64_t> segment_number(std::string_view name);
 // The marker of a tier's directory.
 inline constexpr char kTierMarker[] = "TIER";
 inline constexpr char kTierLock[] = "LOCK";
+std::string tier_id_text(const TierId& id);  // lower-case hex
 std::string tier_marker(const TierId& id);
 // kCorruption: no marker. kUnsupported: of another version. Messages name `path`.
 Result<TierId> parse_tier_marker(std::string_view text, const std::string& path);

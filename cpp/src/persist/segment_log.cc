@@ -199,7 +199,7 @@ void SegmentLog::open_segment(std::uint64_t number) {
   if (!opened) {
     ++stats_.damaged_segments;
     stats_.last_error = opened.status().message();
-    refused_[number] = {};
+    refused_[number] = {bytes_of_file(number)};
     return;
   }
   const std::shared_ptr<Segment>& segment = *opened;
@@ -212,6 +212,15 @@ void SegmentLog::open_segment(std::uint64_t number) {
   }
   segments_[number] = segment;
   for (const RecordHeader& record : records) add(record, segment);
+}
+
+// Of what is there under a segment's name and is none.
+std::uint64_t SegmentLog::bytes_of_file(std::uint64_t number) const {
+  const Descriptor file(system_.open_at(directory_, segment_name(number).c_str(),
+                                        O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0));
+  FileFacts facts;
+  const bool known = file.file >= 0 && system_.facts(file.file, facts) == 0;
+  return known && facts.is_regular ? facts.bytes : 0;
 }
 
 // What a process that was killed has left.

@@ -99,6 +99,10 @@ class SegmentLog {
   // The same, and seals the last segment. append() begins another.
   Status close();
 
+  // Removes segments that are not read, and the oldest ones beyond `max_bytes`, with all they hold.
+  // kIoError: the system refused; what is removed stays so.
+  Result<TierCollection> collect(std::uint64_t max_bytes);
+
   LogStats stats() const;
 
  private:
@@ -125,6 +129,7 @@ class SegmentLog {
   Status write_marker(std::span<const std::string> names);
   Status open_segments(std::span<const std::string> names);
   void open_segment(std::uint64_t number);
+  std::uint64_t bytes_of_file(std::uint64_t number) const;
   void reopen_segments(std::span<const std::string> names);
   Status seal_left_over(const std::shared_ptr<Segment>& segment,
                         std::span<const RecordHeader> records);

@@ -169,6 +169,36 @@ Status SegmentLog::evict_oldest() {
   return Status::ok();
 }
 
+Result<TierCollection> SegmentLog::collect(std::uint64_t max_bytes) {
+  TierCollection done;
+  seal_active();
+  for (;;) {
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      done.kept_bytes = total_bytes_locked();
+      if (!refused_.empty()) {
+        number = refused_.begin()->first;
+        bytes = refused_.begin()->second.bytes;
+      } else if (!segments_.empty() && done.kept_bytes > max_bytes) {
+        number = segments_.begin()->first;
+        bytes = segments_.begin()->second->file_bytes();
+      } else {
+        return done;
+      }
+    }
+    if (Status status = remove_file(number); !status) return status;
+    const std::lock_guard lock(mutex_);
+    if (refused_.erase(number) == 0) {
+      drop_records_of(number);
+      segments_.erase(number);
+    }
+    ++done.removed_segments;
+    done.removed_bytes += bytes;
+  }
+}
+
 // What was asked for since it was written, up to half a segment, in its order: what comes first is
 // what the rest continues.
 std::vector<Located> SegmentLog::records_to_keep(std::uint64_t number) const {

@@ -95,11 +95,11 @@ class SegmentCheck {
   std::vector<std::byte> buffer_;
 };
 
-void check_segment(System& system, int directory, const std::string& path, std::uint64_t number,
-                   bool deep, TierReport& report) {
+void check_segment(System& system, int directory, const std::string& path, const TierId& id,
+                   std::uint64_t number, bool deep, TierReport& report) {
   std::vector<RecordHeader> records;
   const auto segment =
-      Segment::open(system, directory, path + '/' + segment_name(number), report.id, number, false,
+      Segment::open(system, directory, path + '/' + segment_name(number), id, number, false,
                     [&](const RecordHeader& record) { records.push_back(record); });
   if (!segment) {
     report.problems.push_back(segment.status().message());
@@ -139,14 +139,15 @@ Result<TierReport> check_tier(System& system, const std::string& path, bool deep
   TierReport report;
   const auto id = read_tier_marker(system, *directory, path);
   if (!id) return id.status();
-  report.id = *id;
+  report.version = kSegmentVersion;
+  report.id = tier_id_text(*id);
   report.has_writer = is_locked(system, *directory);
   std::vector<std::string> names;
   if (const int failed = system.list(*directory, names); failed < 0) {
     return os_error("list", path, -failed);
   }
   for (const std::uint64_t number : segment_numbers(names)) {
-    check_segment(system, *directory, path, number, deep, report);
+    check_segment(system, *directory, path, *id, number, deep, report);
   }
   for (const std::string& name : names) {
     const bool ours = segment_number(name) || name == kTierMarker || name == kTierLock ||
@@ -158,3 +159,28 @@ Result<TierReport> check_tier(System& system, const std::string& path, bool deep
 }
 
 }  // namespace kvcache::persist
+
+namespace kvcache {
+
+using persist::SegmentLog;
+using persist::System;
+
+Result<TierReport> check_disk_tier(const std::string& path, bool deep) {
+  return persist::check_tier(System::real(), path, deep);
+}
+
+Result<TierCollection> collect_disk_tier(const std::string& path,
+                                         std::optional<std::uint64_t> max_bytes) {
+  // Opening to write makes a tier where none is.
+  if (const auto report = persist::check_tier(System::real(), path, false); !report) {
+    return report.status();
+  }
+  persist::LogOptions options;
+  options.max_bytes = persist::kMaxSegmentBytes;
+  options.durability = Durability::kGroup;
+  const auto log = SegmentLog::open(System::real(), path, options);
+  if (!log) return log.status();
+  return (*log)->collect(max_bytes.value_or(UINT64_MAX));
+}
+
+}  // namespace kvcache
