@@ -119,9 +119,18 @@ std::optional<TierJob> DiskTier::make_job(const TierPath& path, const std::vecto
     const auto& table = path.tables[page.group];
     if (page.block >= table.size() || table[page.block] == kNoItem) return std::nullopt;
     const arena::ItemId item = table[page.block];
-    job.pages.emplace_back(page.group, item);
-    job.payload.push_back(
-        {pools_.pages[page.group]->data(item), plan_.groups()[page.group].page_bytes});
+    const Group& group = plan_.groups()[page.group];
+    std::byte* bytes = pools_.pages[page.group]->data(item);
+    const std::uint64_t start = page.block * plan_.block_tokens();
+    if (last < start + plan_.block_tokens()) {
+      // Whoever owns the page may be writing the rows behind the position.
+      job.copies.emplace_back(group.page_bytes);
+      copy_rows(group, group.rows(last) - group.rows(start), bytes, job.copies.back().data());
+      bytes = job.copies.back().data();
+    } else {
+      job.pages.emplace_back(page.group, item);
+    }
+    job.payload.push_back({bytes, group.page_bytes});
   }
   job.bytes = persist::total_bytes(job.payload) + job.tokens.size() * sizeof(std::int32_t);
   return job;

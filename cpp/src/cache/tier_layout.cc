@@ -1,6 +1,7 @@
 #include "cache/tier_layout.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvcache {
 
@@ -44,6 +45,16 @@ std::vector<PageOf> boundary_pages(const StatePlan& plan, std::uint64_t position
     }
   }
   return pages;
+}
+
+void copy_rows(const Group& group, std::uint64_t rows, const std::byte* from, std::byte* to) {
+  for (const PagedComponent& component : group.components) {
+    std::memcpy(to + component.rows_offset, from + component.rows_offset,
+                rows * component.row_bytes());
+    if (component.row_scale_bytes == 0) continue;
+    std::memcpy(to + component.scales_offset, from + component.scales_offset,
+                rows * component.scale_bytes());
+  }
 }
 
 std::uint64_t bytes_of(const StatePlan& plan, const std::vector<PageOf>& pages) {

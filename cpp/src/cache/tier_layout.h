@@ -2,6 +2,7 @@
 // the same in words. Thread safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct PageOf {
 std::vector<PageOf> run_pages(const StatePlan& plan, std::uint64_t first, std::uint64_t last);
 // The pages of a boundary at `position`; the snapshot comes before them.
 std::vector<PageOf> boundary_pages(const StatePlan& plan, std::uint64_t position);
+
+// The first `rows` rows of a page into one that is zero: the rows behind may be being written.
+void copy_rows(const Group& group, std::uint64_t rows, const std::byte* from, std::byte* to);
 
 std::uint64_t bytes_of(const StatePlan& plan, const std::vector<PageOf>& pages);
 

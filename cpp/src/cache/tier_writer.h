@@ -32,6 +32,7 @@ struct TierJob {
   std::vector<std::int32_t> tokens;
   std::vector<iovec> payload;
   std::vector<std::pair<std::size_t, arena::ItemId>> pages;  // group and page
+  std::vector<std::vector<std::byte>> copies;                // of pages that are not full
   arena::ItemId snapshot = arena::kNoItem;
   std::uint64_t bytes = 0;
 };
