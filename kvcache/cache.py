@@ -98,8 +98,7 @@ class Cache:
         event_capacity: most blocks and snapshots in events that wait for `take_events`, each group
             counted; 0 records nothing. A recorded block costs 8 bytes as long as it is stored, and
             `publish` hashes every token of a sequence once.
-        pin_limit: what all pins together may hold: a float is a share of the budget, 0.0 to 1.0, an
-            integer or text is bytes. See `pin`.
+        pin_limit: what all pins may hold: a float for a share of the budget, else bytes. See `pin`.
         ttl: seconds that what is stored is found, unless `open` says otherwise; None for no end.
         disk: a directory in which what is published is kept as well; see `kvcache.disk`.
 
@@ -505,9 +504,7 @@ class Cache:
         Raises:
             InvalidArgumentError: a label that Prometheus would refuse.
         """
-        return prometheus_text(
-            self.stats(), labels, self.tenants(), self.disk and self.disk.stats()
-        )
+        return prometheus_text(self.stats(), labels, self.tenants(), self.disk)
 
     def set_quota(self, tenant: str, quota: str | float | None) -> None:
         """Limit what is stored for a tenant; `kvcache.tenants` says how.

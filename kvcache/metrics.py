@@ -17,7 +17,7 @@ from kvcache.errors import InvalidArgumentError
 from kvcache.tenants import tenant_samples
 
 if TYPE_CHECKING:
-    from kvcache.disk import DiskTierStats
+    from kvcache.disk import CacheDisk, DiskTierStats
     from kvcache.stats import CacheStats
     from kvcache.tenants import TenantUsage
 
@@ -195,7 +195,7 @@ def prometheus_text(
     stats: CacheStats,
     labels: Mapping[str, str] | None = None,
     tenants: Mapping[str, TenantUsage] | None = None,
-    disk: DiskTierStats | None = None,
+    disk: CacheDisk | None = None,
 ) -> str:
     """Every counter of ``stats``, each metric after its help and type.
 
@@ -203,7 +203,7 @@ def prometheus_text(
         stats: from `Cache.stats`.
         labels: names and values that every sample carries, such as the model's name.
         tenants: from `Cache.tenants`; those with a quota are shown.
-        disk: from `CacheDisk.stats`; None for a cache without a disk tier.
+        disk: `Cache.disk`; None for a cache without a disk tier.
 
     Raises:
         InvalidArgumentError: a label's name or value that Prometheus would refuse, or a name that
@@ -214,7 +214,8 @@ def prometheus_text(
     lines = []
     whole = [(metric.name, metric.summary, list(metric.samples(stats))) for metric in _METRICS]
     if disk is not None:
-        whole += [(each.name, each.summary, list(each.samples(disk))) for each in _DISK_METRICS]
+        counted = disk.stats()
+        whole += [(each.name, each.summary, list(each.samples(counted))) for each in _DISK_METRICS]
     for_each = [
         (name, summary, [(_label_text("tenant", tenant), value) for tenant, value in samples])
         for name, summary, samples in tenant_samples(tenants or {})

@@ -97,13 +97,13 @@ void bind_reports(py::module_& m) {
 }
 
 void bind_calls(py::module_& m) {
-  m.def("prefetch",
-        [](Cache& cache, const Tokens& tokens, const std::string& name, const std::string& adapter,
-           const std::string& salt, const Media& media, std::optional<std::uint64_t> ttl_ms) {
-          const auto span = token_span(tokens);
-          const ReleaseGil nogil;
-          return unwrap(cache.prefetch(span, {name, adapter, salt, media_of(media)}, ttl_ms));
-        });
+  m.def("prefetch", [](Cache& cache, const Tokens& tokens, const std::string& name,
+                       const std::string& adapter, const std::string& salt, const Media& media,
+                       std::optional<std::uint64_t> ttl_ms, const std::string& tenant) {
+    const auto span = token_span(tokens);
+    const ReleaseGil nogil;
+    return unwrap(cache.prefetch(span, {name, adapter, salt, media_of(media)}, ttl_ms, tenant));
+  });
   m.def("flush_disk", [](Cache& cache, std::optional<std::uint64_t> wait_ms) {
     const ReleaseGil nogil;
     unwrap(cache.flush_disk(wait_ms));
