@@ -158,7 +158,7 @@ struct SequenceCore {
   speculate::CarryStash stash;                   // what state_now() folds
   prefix::BlockChain chain;              // what events call the path, where they are recorded
   prefix::BlockChain disk_chain;         // what the disk tier calls it, where there is one
-  std::uint64_t last_disk_boundary = 0;  // see DiskTier::plan_jobs()
+  std::uint64_t last_disk_boundary = 0;  // see DiskTier::store()
 
   std::uint64_t published = 0;  // by the last publish(), where there is a disk tier
 

@@ -195,21 +195,21 @@ std::vector<std::uint64_t> DiskTier::boundaries_of(const TierPath& path,
   return positions;
 }
 
-// Jobs that belong together: all of them, or none and the rest of the path neither.
-bool DiskTier::add_jobs(std::vector<TierJob> fresh, std::vector<TierJob>& jobs) {
+// Jobs that belong together: all of them, or none and the rest of the path neither. They are queued
+// before the next ones ask for room, which may have to wait for these.
+bool DiskTier::queue(std::vector<TierJob> jobs, const Hold& hold) {
+  if (jobs.empty()) return true;
   std::uint64_t bytes = 0;
-  for (const TierJob& job : fresh) bytes += job.bytes;
-  if (!fresh.empty() && !writer_->reserve(bytes, fresh.size())) return false;
-  for (TierJob& job : fresh) {
-    writer_->announce(job);
-    jobs.push_back(std::move(job));
-  }
+  for (const TierJob& job : jobs) bytes += job.bytes;
+  if (!writer_->reserve(bytes, jobs.size())) return false;
+  for (const TierJob& job : jobs) writer_->announce(job);
+  hold(jobs);
+  writer_->submit(std::move(jobs));
   return true;
 }
 
-std::vector<TierJob> DiskTier::plan_jobs(const TierPath& path, std::uint64_t& last_boundary) {
-  std::vector<TierJob> jobs;
-  if (!log_->is_writer()) return jobs;
+void DiskTier::store(const TierPath& path, std::uint64_t& last_boundary, const Hold& hold) {
+  if (!log_->is_writer()) return;
   const std::uint64_t block_tokens = plan_.block_tokens();
   std::vector<std::uint64_t> starts = run_starts(path.chain, true);
   std::uint64_t skipped = 0;
@@ -234,15 +234,14 @@ std::vector<TierJob> DiskTier::plan_jobs(const TierPath& path, std::uint64_t& la
     plan_chain(path, block, starts, fresh);
     job->header.kind = RecordKind::kBoundary;
     fresh.push_back(std::move(*job));
-    room = add_jobs(std::move(fresh), jobs);
+    room = queue(std::move(fresh), hold);
   }
   // Runs past the last boundary serve the next one.
   std::vector<TierJob> rest;
   if (room) plan_chain(path, path.tokens.size() / block_tokens, starts, rest);
-  add_jobs(std::move(rest), jobs);
+  queue(std::move(rest), hold);
   const std::lock_guard lock(mutex_);
   counters_.skipped_snapshots += skipped;
-  return jobs;
 }
 
 // ---- Finding ----------------------------------------------------------------------------------

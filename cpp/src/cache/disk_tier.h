@@ -3,8 +3,8 @@
 // Its own locks are taken after the cache's or without it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -56,11 +56,11 @@ class DiskTier {
 
   // Whether a sequence that ends has more to store than it published.
   bool wants_last() const { return boundaries_ && !plan_.has_fixed_state(); }
-  // Records of a path that are not there yet and that the queue has room for. `last_boundary` is
-  // the latest position of the path that was stored on its own account, in models without
-  // snapshots.
-  std::vector<TierJob> plan_jobs(const TierPath& path, std::uint64_t& last_boundary);
-  void submit(std::vector<TierJob> jobs) { writer_->submit(std::move(jobs)); }
+  // Records of a path that are not there yet and that the queue has room for: `hold` keeps what a
+  // job names before it is queued. `last_boundary` is the latest position of the path that was
+  // stored on its own account, in models without snapshots.
+  using Hold = std::function<void(const std::vector<TierJob>&)>;
+  void store(const TierPath& path, std::uint64_t& last_boundary, const Hold& hold);
 
   // The longest prefix in (at_least, at_most] that can be resumed.
   std::optional<TierHit> find(const prefix::BlockChain& chain, std::span<const std::int32_t> tokens,
@@ -84,7 +84,7 @@ class DiskTier {
                                   const arena::SnapshotRef* snapshot, std::uint64_t first,
                                   std::uint64_t last) const;
   std::vector<std::uint64_t> boundaries_of(const TierPath& path, std::uint64_t& last) const;
-  bool add_jobs(std::vector<TierJob> fresh, std::vector<TierJob>& jobs);
+  bool queue(std::vector<TierJob> jobs, const Hold& hold);
   const arena::SnapshotRef* snapshot_at(const TierPath& path, std::uint64_t position) const;
 
   const StatePlan& plan_;

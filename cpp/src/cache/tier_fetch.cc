@@ -241,17 +241,15 @@ void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
   const auto tokens = std::span(state->tokens()).first(end);
   disk_chain.update(space, tokens, cache->plan.block_tokens());
   const prefix::BlockTables tables = state->block_tables(end);
-  std::vector<TierJob> jobs = cache->disk->plan_jobs(
-      {disk_chain, tokens, tables, state->snapshots(), is_last}, last_disk_boundary);
-  if (jobs.empty()) return;
-  {
+  const auto hold = [this](const std::vector<TierJob>& jobs) {
     const std::lock_guard lock(cache->mutex);
     for (const TierJob& job : jobs) {
       for (const auto& [group, page] : job.pages) cache->pools.pages[group]->retain(page);
       if (job.snapshot != kNoItem) cache->pools.snapshots->retain(job.snapshot);
     }
-  }
-  cache->disk->submit(std::move(jobs));
+  };
+  cache->disk->store({disk_chain, tokens, tables, state->snapshots(), is_last}, last_disk_boundary,
+                     hold);
 }
 
 // ---- Getting back -----------------------------------------------------------------------------
