@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,11 +25,14 @@ from kvcache import (
     Batch,
     BatchVerifySession,
     Cache,
+    CacheDisk,
+    DiskTier,
     InvalidArgumentError,
     KVCacheError,
     PagePool,
     Pin,
     Sequence,
+    StatePlan,
     VerifySession,
     VerifyTable,
 )
@@ -128,11 +132,17 @@ CALLS: dict[type, dict[str, Call]] = {
         "commit": lambda session: session.commit(1),
         "rollback": lambda session: session.rollback(),
     },
+    CacheDisk: {
+        "prefetch": lambda disk: disk.prefetch([1, 2]),
+        "flush": lambda disk: disk.flush(),
+        "stats": lambda disk: disk.stats(),
+    },
     Pin: {"is_held": lambda pin: pin.is_held, "renew": lambda pin: pin.renew()},
 }
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
-    Cache: {"plan", "policy"},
+    Cache: {"plan", "policy", "disk"},
+    CacheDisk: set(),
     Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan", "snapshot_errors"},
     Batch: {"sequences"},
     PagePool: {
@@ -168,6 +178,14 @@ def pinned(cache: Cache) -> Pin:
     return cache.pin([3, 4])
 
 
+def disk_of(plan: StatePlan) -> CacheDisk:
+    """Of a tier whose directory is gone, which its open files outlive."""
+    with tempfile.TemporaryDirectory() as directory:
+        disk = Cache(plan, disk=DiskTier(f"{directory}/tier", "64MiB")).disk
+        assert disk is not None
+        return disk
+
+
 def handles() -> dict[type, Any]:
     """One of each, all in use, with a view of the state on top."""
     cache = make_driver("hybrid", AMPLE).cache
@@ -184,6 +202,7 @@ def handles() -> dict[type, Any]:
         PagePool: pool,
         VerifySession: busy.begin_verify([8]),
         Pin: pinned(cache),
+        CacheDisk: disk_of(cache.plan),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }
 
