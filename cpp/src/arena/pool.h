@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arena/free_bitmap.h"
+#include "base/check.h"
 #include "kvcache/status.h"
 #include "layout/spans.h"
 
@@ -64,6 +65,7 @@ class Pool {
   // First byte of an item; null without backing. Any thread, while the item is live.
   std::byte* data(ItemId id) const {
     if (base_ == nullptr) return nullptr;
+    KVCACHE_CHECK(id != kNoItem);
     return base_ + static_cast<std::uint64_t>(id) * geometry_.item_stride;
   }
 

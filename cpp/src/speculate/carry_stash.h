@@ -61,7 +61,8 @@ class CarryStash {
 
   // Where a tensor's rows lie; null where nothing folds it.
   const StashComponent* find(const FixedComponent& component) const;
-  std::byte* data() const { return pool_ == nullptr ? nullptr : pool_->data(item_); }
+  // Null until it is taken, which a verify by steps alone never does.
+  std::byte* data() const { return item_ == arena::kNoItem ? nullptr : pool_->data(item_); }
 
  private:
   struct Layer {
