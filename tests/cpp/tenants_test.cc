@@ -177,6 +177,22 @@ TEST(Tenants, WhenMemoryRunsOutQuotasDoNotCount) {
   EXPECT_EQ(usage(*cache, "b").evicted_blocks, 1U);
 }
 
+// What would have followed the last victim of all is not looked at, for it may have gone since.
+TEST(Tenants, MakingRoomForAQuotaDoesNotLookBehindAnEarlierVictim) {
+  const auto cache = make(attention(), {.policy = "price_list", .capacity_blocks = 6});
+  for (std::int32_t i = 1; i <= 7; ++i) store(*cache, numbered(100 * i, 4), "");
+  for (std::int32_t i = 2; i <= 6; ++i) {
+    EraseFilter one;
+    one.name = one.adapter = one.salt = "";
+    one.tokens = numbered(100 * i, 4);
+    ASSERT_TRUE(cache->erase(one).is_ok());
+  }
+  ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = page_bytes(*cache)}).is_ok());
+  store(*cache, numbered(1000, 4), "a");
+  store(*cache, numbered(2000, 4), "a");
+  EXPECT_EQ(usage(*cache, "a").evicted_blocks, 1U);
+}
+
 TEST(Tenants, AShareFollowsTheBudget) {
   const auto cache = make(attention(), {}, 16 << 20);
   ASSERT_TRUE(cache->set_quota("a", MemoryShare{.fraction = 0.5}).is_ok());

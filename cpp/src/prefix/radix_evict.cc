@@ -62,7 +62,10 @@ std::optional<evict::Unit> RadixIndex::find_victim(TenantId tenant, NodeId kept)
     parked_.insert(id);
     policy_->erase(evict::run_unit(id));
   }
-  if (victim && victim->kind == evict::UnitKind::kRun) fetch_behind(victim->id);
+  // The policy foresees what follows its own victims, not those of a tenant.
+  if (tenant == kNobody && victim && victim->kind == evict::UnitKind::kRun) {
+    fetch_behind(victim->id);
+  }
   return victim;
 }
 
