@@ -161,20 +161,29 @@ void hybrid(int rounds) {
          best_us(rounds, [&] { b.index->match("", prompt, true); }));
 }
 
+// Great arrays are mappings of their own.
+std::size_t allocated_bytes() {
+  const auto info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
 // One request after the other, each with a prompt of its own; then one victim after the other.
 void memory_and_eviction(std::string_view policy, std::size_t nodes, std::size_t run) {
   std::mt19937 rng(0);
   Bench b(false, policy);
   std::vector<Tokens> prompts;
-  for (std::size_t i = 0; i < nodes; ++i) prompts.push_back(random_tokens(rng, run * kBlock));
+  for (std::size_t i = 0; i < nodes; ++i) {
+    prompts.push_back(random_tokens(rng, run * kBlock));
+    prompts.back().front() = static_cast<std::int32_t>(i);  // or chance would part many once more
+  }
   std::vector<BlockTables> tables;
   for (const Tokens& prompt : prompts) tables.push_back(b.pages(prompt.size()));
-  const auto before = mallinfo2().uordblks;
+  const std::size_t before = allocated_bytes();
   for (std::size_t i = 0; i < nodes; ++i) {
     b.index->insert("", prompts[i], tables[i], {});
     b.index->complete("", prompts[i], {.now_ms = i, .prompt_tokens = prompts[i].size()});
   }
-  const auto held = mallinfo2().uordblks - before;
+  const std::size_t held = allocated_bytes() - before;
   for (const BlockTables& t : tables) b.pools.pages[0]->release_many(t[0]);
   std::printf("%s, %zu runs of %zu blocks: %.0f bytes a block beyond its tokens\n",
               std::string(policy).c_str(), nodes, run,
@@ -195,6 +204,7 @@ int main(int argc, char** argv) {
     hybrid(rounds);
   }
   for (const char* policy : {"lru", "price_list"}) {
+    memory_and_eviction(policy, 1 << 16, 16);
     memory_and_eviction(policy, 1 << 18, 4);
     memory_and_eviction(policy, 1 << 20, 1);
   }

@@ -24,12 +24,28 @@ void RecordList::remove(History& history, RecordId id) {
 
 RecordId History::allocate() {
   if (free_.empty()) {
-    records_.emplace_back();
+    records_.grow_to(records_.size() + 1);
     return static_cast<RecordId>(records_.size() - 1);
   }
   const RecordId id = free_.back();
   free_.pop_back();
   return id;
+}
+
+// `next`: the ghost before which it is forgotten; kNoRecord: after all.
+void History::enter_ghosts(RecordId id, RecordId next) {
+  const Record& record = records_[id];
+  ghosts_.insert_before(*this, id, next);
+  ghost_bytes_ += bytes(record);
+  if (record.keys.front() != 0) ghosts_by_key_[record.keys.front()] = id;
+}
+
+void History::leave_ghosts(RecordId id) {
+  const Record& record = records_[id];
+  ghosts_.remove(*this, id);
+  ghost_bytes_ -= bytes(record);
+  const auto found = ghosts_by_key_.find(record.keys.front());
+  if (found != ghosts_by_key_.end() && found->second == id) ghosts_by_key_.erase(found);
 }
 
 RecordId History::add_root(std::uint64_t seed) {
@@ -50,15 +66,13 @@ RecordId History::add(RecordId parent, std::int64_t first_block,
   record.first_block = first_block;
   record.parent = ref(parent);
   record.stored = record.blocks();
-  if (keys.front() != 0) by_first_key_[keys.front()] = id;
   return id;
 }
 
 RecordId History::find_ghost(std::uint64_t key, std::int64_t block) const {
-  const auto found = by_first_key_.find(key);
-  if (found == by_first_key_.end()) return kNoRecord;
-  const Record& record = records_[found->second];
-  return record.stored == 0 && record.first_block == block ? found->second : kNoRecord;
+  const auto found = ghosts_by_key_.find(key);
+  if (found == ghosts_by_key_.end()) return kNoRecord;
+  return records_[found->second].first_block == block ? found->second : kNoRecord;
 }
 
 RecordId History::split(RecordId id, std::uint32_t blocks) {
@@ -66,11 +80,13 @@ RecordId History::split(RecordId id, std::uint32_t blocks) {
   Record& front = records_[front_id];
   Record& rest = records_[id];
   const bool ghost = rest.stored == 0;
-  if (ghost) ghost_bytes_ -= bytes(rest);
+  // Both take the place of one, so that they are forgotten in turn.
+  const RecordId next_ghost = rest.drawer.after;
+  if (ghost) leave_ghosts(id);
   const std::uint32_t generation = front.generation;
   front = rest;
   front.generation = generation;
-  front.keys.assign(rest.keys.begin(), rest.keys.begin() + blocks);
+  front.keys = {rest.keys.begin(), rest.keys.begin() + blocks};
   front.last_child = ref(id);
   front.children = 1;
   front.drawer = front.timer = front.recency = {};
@@ -87,39 +103,24 @@ RecordId History::split(RecordId id, std::uint32_t blocks) {
   rest.parent = ref(front_id);
   rest.stored -= std::min(rest.stored, blocks);
   rest.shadow -= std::min(rest.shadow, blocks);
-  by_first_key_[front.keys.front()] = front_id;
-  by_first_key_[rest.keys.front()] = id;
-  if (ghost) {
-    // Beside the rest, so that both are forgotten in turn.
-    ghosts_.insert_before(*this, front_id, id);
-    ghost_bytes_ += bytes(front) + bytes(rest);
-  } else if (rest.stored == 0) {
-    ghosts_.push_back(*this, id);
-    ghost_bytes_ += bytes(rest);
-  }
+  if (ghost) enter_ghosts(front_id, next_ghost);
+  if (rest.stored == 0) enter_ghosts(id, ghost ? next_ghost : kNoRecord);
   return front_id;
 }
 
 void History::store(RecordId id, std::uint32_t blocks) {
   Record& record = records_[id];
   if (record.stored == 0 && blocks > 0) {
-    ghosts_.remove(*this, id);
-    ghost_bytes_ -= bytes(record);
+    leave_ghosts(id);
   } else if (record.stored > 0 && blocks == 0) {
-    ghosts_.push_back(*this, id);
-    ghost_bytes_ += bytes(record);
+    enter_ghosts(id, kNoRecord);
   }
   record.stored = blocks;
 }
 
 void History::erase(RecordId id) {
   Record& record = records_[id];
-  if (record.stored == 0) {
-    ghosts_.remove(*this, id);
-    ghost_bytes_ -= bytes(record);
-  }
-  const auto found = by_first_key_.find(record.keys.front());
-  if (found != by_first_key_.end() && found->second == id) by_first_key_.erase(found);
+  if (record.stored == 0) leave_ghosts(id);
   const std::uint32_t generation = record.generation + 1;
   record = Record();
   record.generation = generation;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/chunked_vector.h"
 #include "evict/policy.h"
 
 namespace kvcache::evict {
@@ -117,13 +118,15 @@ class History {
     return sizeof(Record) + record.keys.size() * sizeof(std::uint64_t) + 48;  // 48: directory
   }
   RecordId allocate();
+  void enter_ghosts(RecordId id, RecordId next);
+  void leave_ghosts(RecordId id);
 
   const std::uint64_t block_tokens_;
   const std::uint64_t ghost_bytes_limit_;
-  std::vector<Record> records_;
+  base::ChunkedVector<Record> records_;
   std::vector<RecordId> free_;
-  std::unordered_map<std::uint64_t, RecordId> by_first_key_;
-  RecordList ghosts_{&Record::drawer};  // by the time they became ghosts
+  std::unordered_map<std::uint64_t, RecordId> ghosts_by_key_;  // their first
+  RecordList ghosts_{&Record::drawer};                         // by the time they became ghosts
   std::uint64_t ghost_bytes_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/chunked_vector.h"
 #include "evict/block_keys.h"
 #include "evict/drawers.h"
 #include "evict/hazard_table.h"
@@ -91,7 +92,7 @@ class PriceList final : public Policy {
     return static_cast<std::int64_t>(ceil_div(end, block_tokens_));
   }
   Node& node(RunId run) {
-    if (run >= nodes_.size()) nodes_.resize(run + std::size_t{1});
+    if (run >= nodes_.size()) nodes_.grow_to(run + std::size_t{1});
     Node& found = nodes_[run];
     // A number used again; a root has left without a word.
     if (found.tail != kNoRecord && history_[found.tail].root) history_.erase(found.tail);
@@ -143,7 +144,7 @@ class PriceList final : public Policy {
   History history_;
   HazardTable hazards_;
   Drawers drawers_;
-  std::vector<Node> nodes_;
+  base::ChunkedVector<Node> nodes_;
   std::vector<RecordList> timers_ = {kAgeBuckets, RecordList(&Record::timer)};
   std::vector<RecordId> path_;  // scratch: records from the first to the deepest
   std::map<std::uint64_t, std::uint32_t> hint_slots_;

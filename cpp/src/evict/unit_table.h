@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/chunked_vector.h"
 #include "evict/policy.h"
 
 namespace kvcache::evict {
@@ -31,12 +32,12 @@ class UnitTable {
  public:
   Facts& operator[](Unit unit) {
     auto& facts = kinds_[static_cast<std::size_t>(unit.kind)];
-    if (unit.id >= facts.size()) facts.resize(unit.id + std::size_t{1});
+    if (unit.id >= facts.size()) facts.grow_to(unit.id + std::size_t{1});
     return facts[unit.id];
   }
 
  private:
-  std::vector<Facts> kinds_[2];
+  base::ChunkedVector<Facts> kinds_[2];
 };
 
 // A policy that keeps such facts. Subclasses order the candidates: `place` and `unplace` are called

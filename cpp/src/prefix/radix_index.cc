@@ -205,7 +205,7 @@ RadixIndex::NodeId RadixIndex::new_node() {
   NodeId id;
   if (free_nodes_.empty()) {
     id = static_cast<NodeId>(nodes_.size());
-    nodes_.emplace_back();
+    nodes_.grow_to(nodes_.size() + 1);
   } else {
     id = free_nodes_.back();
     free_nodes_.pop_back();

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "arena/pool_map.h"
+#include "base/chunked_vector.h"
 #include "evict/policy.h"
 #include "kvcache/cache.h"
 #include "kvcache/prefix_space.h"
@@ -419,7 +420,7 @@ class RadixIndex : private evict::UnitOwners {
   const std::uint32_t snapshots_per_path_;
   const bool has_windows_;
 
-  std::vector<Node> nodes_;
+  base::ChunkedVector<Node> nodes_;
   std::vector<NodeId> free_nodes_;
   std::vector<Snapshot> snapshots_;
   std::vector<std::uint32_t> free_snapshots_;
