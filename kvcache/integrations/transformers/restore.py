@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvcache.integrations.transformers.layers import FixedTensor, Layer, Rows
+    from kvcache.integrations.transformers.layers import FixedTensor, Layer
     from kvcache.sequence import Sequence
 
 __all__ = ["Restored", "fill", "state_tensor"]
@@ -50,55 +49,39 @@ def fill(
             f"cache: expected {len(layers)} layers, got {len(cache.layers)}; make it from the"
             " model's config"
         )
-    for group in _alike(layers):
-        _fill_rows(cache, group, batch, columns, device_of)
     for layer in layers:
-        for tensor in layer.fixed:
-            _fill_fixed(cache.layers[layer.index], layer, tensor, batch, device_of)
-
-
-def _alike(layers: tuple[Layer, ...]) -> list[list[Layer]]:
-    """Layers with the same rows and window, which are read by one call."""
-    groups: dict[Any, list[Layer]] = defaultdict(list)
-    for layer in layers:
+        target, device = cache.layers[layer.index], device_of[layer.index]
         if layer.rows:
-            groups[layer.window, layer.rows].append(layer)
-    return list(groups.values())
+            _fill_rows(target, layer, batch, columns, device)
+        for tensor in layer.fixed:
+            _fill_fixed(target, layer.index, tensor, batch, device)
 
 
 def _fill_rows(
-    cache: Any,
-    group: list[Layer],
-    batch: Many[Restored],
-    columns: int,
-    device_of: dict[int, torch.device],
+    target: Any, layer: Layer, batch: Many[Restored], columns: int, device: torch.device
 ) -> None:
-    window, parts = group[0].window, group[0].rows
-    first = max(0, columns - (window - 1)) if window else 0
-    tensors = [_empty(len(group), len(batch), columns - first, part) for part in parts]
+    first = max(0, columns - (layer.window - 1)) if layer.window else 0
+    # A tensor for each layer: small enough for the allocator to reuse memory that was touched.
+    make = torch.empty if len(batch) == 1 else torch.zeros
+    tensors = [
+        make((len(batch), part.heads, columns - first, part.width), dtype=part.dtype)
+        for part in layer.rows
+    ]
     for b, row in enumerate(batch):
         start = max(first, row.pad)
-        if start >= columns:
-            continue
-        row.sequence.export_rows(
-            [layer.index for layer in group],
-            start - row.pad,
-            columns - row.pad,
-            [tensor[:, b, start - first :] for tensor in tensors],
-            "layers tokens heads dim",
-        )
-    for i, layer in enumerate(group):
-        held = {}
-        for part, tensor in zip(parts, tensors, strict=True):
-            rows = tensor[i].to(device_of[layer.index])
-            one_head = part.attribute == _ONE_HEAD
-            held[part.attribute] = rows.squeeze(2) if one_head else rows.transpose(1, 2)
-        _put_rows(cache.layers[layer.index], layer, held, columns)
-
-
-def _empty(layers: int, batch: int, tokens: int, part: Rows) -> torch.Tensor:
-    make = torch.empty if batch == 1 else torch.zeros
-    return make((layers, batch, tokens, part.heads, part.width), dtype=part.dtype)
+        if start < columns:
+            row.sequence.export_rows(
+                layer.index,
+                start - row.pad,
+                columns - row.pad,
+                [tensor[b, :, start - first :] for tensor in tensors],
+                "heads tokens dim",
+            )
+    held = {}
+    for part, tensor in zip(layer.rows, tensors, strict=True):
+        rows = tensor.to(device)
+        held[part.attribute] = rows.squeeze(1) if part.attribute == _ONE_HEAD else rows
+    _put_rows(target, layer, held, columns)
 
 
 def _put_rows(target: Any, layer: Layer, held: dict[str, torch.Tensor], columns: int) -> None:
@@ -139,17 +122,17 @@ def _put_static(target: Any, keys: torch.Tensor, values: torch.Tensor, columns: 
 
 def _fill_fixed(
     target: Any,
-    layer: Layer,
+    layer: int,
     tensor: FixedTensor,
     batch: Many[Restored],
-    device_of: dict[int, torch.device],
+    device: torch.device,
 ) -> None:
     state = torch.zeros((len(batch), *tensor.shape), dtype=tensor.dtype)
     for b, row in enumerate(batch):
         if row.sequence.length:
-            held = row.sequence.state(layer.index, tensor.component)
+            held = row.sequence.state(layer, tensor.component)
             state[b] = state_tensor(held, tensor.dtype)
-    state = state.to(device_of[layer.index])
+    state = state.to(device)
     which, i = tensor.attribute, tensor.index
     target.lazy_initialization(**{which: state}, state_idx=i)
     getattr(target, which)[i].copy_(state)
