@@ -12,7 +12,7 @@ from kvcache._arguments import as_count
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
 from kvcache.integrations.transformers.linear import LinearCache
 from kvcache.integrations.transformers.prompts import Prompts, as_prompts
-from kvcache.integrations.transformers.record import columns_of
+from kvcache.integrations.transformers.record import Place, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,6 +112,7 @@ class _Run:
         self.cache = store.restore(rows, prompts, self.columns, into)
         if store.exceeds(prompts.columns):
             self.rows = [None] * len(rows)
+        self.window_stops: list[list[int]] = [[] for _ in rows]
 
     def mark(self, marks: Iterable[int]) -> None:
         """Hand the caller's marks to the sequences."""
@@ -123,6 +124,8 @@ class _Run:
     def prefill(self, ids: torch.Tensor, mask: torch.Tensor) -> None:
         """Run the prompt up to where a snapshot of fixed-size state pays last."""
         if not self.store.has_fixed:
+            for row, seq in enumerate(self.rows):
+                self.window_stops[row] = [] if seq is None else self.store.window_stops(seq)
             return
         stops: dict[int, list[int]] = {}
         least = max(self.prompts.pads)
@@ -196,7 +199,8 @@ class _Run:
             return
         try:
             if self.store.has_rows_since(cache, seq.length, pad, columns):
-                self.store.commit(seq, cache, index, pad, stop, columns)
+                place = Place(index, pad)
+                self.store.commit(seq, cache, place, stop, columns, self.window_stops[row])
         except OutOfCapacityError:
             self.rows[row] = None
             seq.close()

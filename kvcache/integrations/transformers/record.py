@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from kvcache.integrations.transformers.layers import FixedTensor, Layer
     from kvcache.sequence import Sequence
 
-__all__ = ["columns_of", "first_columns", "keep_past", "reduce_past", "write"]
+__all__ = ["Place", "columns_of", "first_columns", "keep_past", "reduce_past", "write"]
 
 
 def columns_of(cache: Any, layers: tuple[Layer, ...]) -> int | None:
@@ -56,27 +57,33 @@ def reduce_past(cache: Any) -> None:
                     layer.conv_states[i] = _last(state, layer.conv_kernel_size[i])
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of a batch, and the columns of padding before its first position."""
+
+    row: int
+    pad: int
+
+
 def write(
     sequence: Sequence,
     cache: Any,
     layers: tuple[Layer, ...],
-    row: int,
-    pad: int,
+    place: Place,
     stop: int,
     columns: int,
 ) -> None:
-    """Store one row's positions from the sequence's length to column ``stop``; then `advance`.
+    """Store one row's positions from the sequence's length to ``stop``; then `advance`.
 
     Args:
         sequence: what is known of the row, its tokens included.
         cache: the self-attention cache, which has seen ``columns`` columns.
         layers: what it keeps.
-        row: which row of the batch.
-        pad: columns of padding before the row's first position.
-        stop: one past the last column to store.
+        place: where the row lies in it.
+        stop: one past the last position to store.
         columns: what the cache has seen. Fixed-size state is stored where ``stop`` is there too.
     """
-    start = sequence.length
+    start, pad = sequence.length, place.pad
     for layer in layers:
         if layer.rows:
             first = first_columns(cache, layer, columns)
@@ -84,15 +91,16 @@ def write(
             sequence.import_rows(
                 layer.index,
                 start,
-                stop - pad,
-                [_row(t, row, start + pad - first, stop - first) for t in tensors],
+                stop,
+                [_row(t, place.row, start + pad - first, stop + pad - first) for t in tensors],
                 "heads tokens dim",
             )
-    if stop == columns:
+    if stop + pad == columns:
         for layer in layers:
             for tensor in layer.fixed:
-                _write_fixed(sequence, cache.layers[layer.index], layer.index, tensor, row)
-    sequence.advance(stop - pad - start)
+                held = cache.layers[layer.index]
+                _write_fixed(sequence, held, layer.index, tensor, place.row)
+    sequence.advance(stop - start)
 
 
 def _held(layer: Any, attribute: str) -> torch.Tensor:

@@ -13,12 +13,14 @@ from transformers import cache_utils
 
 from kvcache._arguments import as_bytes, as_count
 from kvcache.cache import Cache
+from kvcache.disk import DiskTier
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.integrations.transformers.identity import model_identity, weights_mark
 from kvcache.integrations.transformers.layers import declare, layers_of, self_attention
 from kvcache.integrations.transformers.probe import probe
 from kvcache.integrations.transformers.prompts import Prompts, as_prompts
 from kvcache.integrations.transformers.record import (
+    Place,
     columns_of,
     first_columns,
     keep_past,
@@ -30,6 +32,9 @@ from kvcache.plan import StatePlan
 from kvcache.snapshot import SnapshotFormat
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
     from kvcache.sequence import Sequence
     from kvcache.storage import Storage
 
@@ -54,6 +59,8 @@ class PrefixStore:
         block_tokens: positions in a block.
         sequences: prompts that may be looked up, inserted or generated at once, batch rows counted.
         snapshot_format: of fixed-size state, ``"exact"``, ``"f16"`` or ``"int8"``.
+        disk: a directory in which what is stored is kept across restarts, 16 GiB at most, or a
+            `kvcache.DiskTier` with other options; see `flush`.
         **cache_options: further arguments of `kvcache.Cache`.
 
     Raises:
@@ -73,6 +80,7 @@ class PrefixStore:
         block_tokens: int = 16,
         sequences: int = 64,
         snapshot_format: SnapshotFormat | str = SnapshotFormat.EXACT,
+        disk: DiskTier | str | os.PathLike[str] | None = None,
         **cache_options: Any,
     ) -> None:
         is_config = isinstance(model_or_config, transformers.PretrainedConfig)
@@ -93,7 +101,9 @@ class PrefixStore:
             costs=self.probe.costs,
         )
         name = model_identity(model_or_config) if weights is None else weights
-        self.cache = Cache(plan, weights=name, **cache_options)  #: what it is kept in
+        if disk is not None and not isinstance(disk, DiskTier):
+            disk = DiskTier(disk, max_bytes="16GiB")
+        self.cache = Cache(plan, weights=name, disk=disk, **cache_options)  #: what it is kept in
         self._has_windows = any(layer.window and layer.rows for layer in self.probe.layers)
         self.has_fixed = any(layer.fixed for layer in self.probe.layers)
 
@@ -184,6 +194,21 @@ class PrefixStore:
         stored = [self._insert_row(prompts, row, held, columns, salt) for row in rows]
         reduce_past(held)
         return min(stored)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was stored is on disk, before the process ends.
+
+        Args:
+            timeout: seconds; None for as long as it takes.
+
+        Raises:
+            InvalidArgumentError: the store has no disk.
+            OutOfCapacityError: not within ``timeout``; writing goes on.
+            KVCacheIOError: the system refused some of it.
+        """
+        if self.cache.disk is None:
+            raise InvalidArgumentError("disk: the store was made without it")
+        self.cache.disk.flush(timeout)
 
     def salt(self, context: Any) -> bytes:
         """The digest of what the state depends on beside tokens.
@@ -292,23 +317,35 @@ class PrefixStore:
                 raise InvalidArgumentError("into: expected an empty cache, it has positions")
         return into
 
-    def commit(self, seq: Sequence, held: Any, row: int, pad: int, stop: int, columns: int) -> None:
+    def window_stops(self, seq: Sequence) -> list[int]:
+        """Where a sequence should keep its windows, if that needs no forward pass to end there."""
+        return seq.prefill_stops() if self._has_windows and not self.has_fixed else []
+
+    def commit(
+        self,
+        seq: Sequence,
+        held: Any,
+        place: Place,
+        stop: int,
+        columns: int,
+        window_stops: Iterable[int] = (),
+    ) -> None:
         """Store one row up to column ``stop``, and let others find it.
 
         Args:
             seq: the row's, with its tokens up to ``stop``.
             held: the self-attention cache.
-            row: which row of it.
-            pad: the row's padding.
+            place: where the row lies in it.
             stop: one past the last column to store.
             columns: what the cache has seen.
+            window_stops: positions on the way whose windows are kept.
         """
-        stops = [] if self.has_fixed or not self._has_windows else seq.prefill_stops()
-        for position in [*(p + pad for p in stops if p + pad < stop), stop]:
-            if position - pad > seq.length:
-                write(seq, held, self.probe.layers, row, pad, position, columns)
+        last = stop - place.pad
+        for position in [*(each for each in window_stops if each < last), last]:
+            if position > seq.length:
+                write(seq, held, self.probe.layers, place, position, columns)
                 seq.snapshot(self._snapshot_format)
-        seq.publish()
+                seq.publish()  # at each: a disk tier takes windows as they are now
 
     def has_rows_since(self, held: Any, position: int, pad: int, columns: int) -> bool:
         """Whether a cache still has all rows from a position of a row on."""
@@ -335,7 +372,8 @@ class PrefixStore:
                         " them until insert()"
                     )
                 return pad + seq.length
-            self.commit(seq, held, row, pad, columns, columns)
+            stops = self.window_stops(seq)
+            self.commit(seq, held, Place(row, pad), columns, columns, stops)
         return columns
 
     def exceeds(self, columns: int) -> bool:
