@@ -58,8 +58,8 @@ def test_rows_that_are_known_to_different_lengths_go_on_together(name: str) -> N
     stored_answer(model, store, second[:, :20])
     both = torch.cat([first, second])
     _, found = store.lookup(both)
-    # Windows and snapshots of one row at the place of the other are chance; rows go by the shorter.
-    assert found == (20 if name == "llama" else 0)
+    # Whether a row has a window or a snapshot at the place of the other's is chance.
+    assert found == 20 if name == "llama" else found in (0, 20)
     assert torch.equal(stored_answer(model, store, both), answer(model, both))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,10 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 def example(name: str, folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", str(ROOT / "examples" / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
