@@ -40,7 +40,8 @@ def test_attention_sees_new_rows_as_they_are_and_old_ones_rounded(name: str) -> 
     cache, plain = Int8Cache(model, memory="16MiB"), _Rounded(config=model.config)
     done: list[int] = []
     for piece in (ids[:, :17], ids[:, 17:41], ids[:, 41:42], ids[:, 42:]):
-        assert torch.equal(run(model, piece, cache), run(model, piece, plain))
+        got, expected = (run(model, piece, each, sum(done)) for each in (cache, plain))
+        assert torch.equal(got, expected)
         plain.round(sum(done))
         done.append(piece.shape[1])
         assert cache.get_seq_length() == sum(done)
@@ -81,10 +82,10 @@ def test_taking_positions_back_leaves_no_trace(name: str) -> None:
         each.activate_past_recording()
         run(model, ids[:, :20], each)
         each.crop(0)
-    run(model, prompt(9, seed=7), cache)
+    run(model, prompt(9, seed=7), cache, 20)
     cache.crop(-9)
     assert cache.get_seq_length() == 20
-    assert torch.equal(go_on(model, ids[:, 20:], cache), go_on(model, ids[:, 20:], other))
+    assert torch.equal(go_on(model, ids, 20, cache), go_on(model, ids, 20, other))
     with pytest.raises(InvalidArgumentError, match="negative"):
         cache.crop(3)
 
@@ -99,8 +100,8 @@ def test_rows_are_chosen_repeated_and_forgotten() -> None:
     cache.reorder_cache(torch.tensor([1, 1, 0]))
     alone = Int8Cache(model, memory="16MiB")
     run(model, ids[:1], alone)
-    got = run(model, prompt(5).expand(3, -1), cache)
-    torch.testing.assert_close(got[:1], run(model, prompt(5), alone), rtol=1e-4, atol=1e-5)
+    got = run(model, prompt(5).expand(3, -1), cache, 30)
+    torch.testing.assert_close(got[:1], run(model, prompt(5), alone, 30), rtol=1e-4, atol=1e-5)
     assert torch.equal(got[0], got[1])
     assert not torch.equal(got[0], got[2])
     with pytest.raises(InvalidArgumentError, match="a batch of 1, the cache has 3 rows"):

@@ -22,6 +22,7 @@ from support.transformers_runs import (  # noqa: E402
     answer,
     go_on,
     insert,
+    next_turn,
     run,
     stored_answer,
 )
@@ -69,8 +70,7 @@ def test_a_static_cache_is_filled_and_goes_on_exactly(name: str, length: int) ->
     restored, found = store.lookup(ids, into=into)
     assert restored is into
     assert found == length
-    rest = ids[:, length:]
-    assert torch.equal(go_on(model, rest, restored), go_on(model, rest, live))
+    assert torch.equal(go_on(model, ids, length, restored), go_on(model, ids, length, live))
     with pytest.raises(InvalidArgumentError, match="empty cache"):
         store.lookup(ids, into=into)
 
@@ -85,7 +85,7 @@ def test_a_static_cache_is_stored(name: str) -> None:
     assert insert(store, ids[:, :20], static) == 20
     restored, found = store.lookup(ids)
     assert found == 20
-    got, expected = (go_on(model, ids[:, 20:], cache) for cache in (restored, static))
+    got, expected = (go_on(model, ids, 20, cache) for cache in (restored, static))
     tolerance = 1e-3 if name != "deepseek_v32" else 2.0  # what it selects flips by rounding
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=tolerance)
     for layer, held in zip(restored.layers, static.layers, strict=True):
@@ -162,11 +162,13 @@ def test_the_self_attention_of_an_encoder_decoder_depends_on_the_encoders_input(
         generate(model, heard, store=store)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gemma3_text"])
 def test_a_store_of_a_configuration_serves_the_model(name: str) -> None:
     model = tiny_model(name)
     with pytest.raises(InvalidArgumentError, match="weights: a configuration"):
         PrefixStore(tiny_config(name))
+    with pytest.raises(UnsupportedError, match="has to be tried"):
+        PrefixStore(tiny_config("qwen3_next"), weights="one")
     store = store_of(tiny_config(name), weights="one")
     ids = prompt(40)
     for _ in range(2):
@@ -204,6 +206,14 @@ def test_the_fingerprint_is_that_of_the_weights() -> None:
     assert model_identity(same.to(torch.bfloat16)) != model_identity(model)
 
 
+def test_weights_that_are_not_in_memory_have_to_be_named() -> None:
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(tiny_config("llama"))
+    with pytest.raises(InvalidArgumentError, match=r"embed_tokens.weight is not in memory"):
+        PrefixStore(model)
+    assert store_of(model, weights="on disk").cache.plan.block_bytes > 0
+
+
 def test_int8_rows_are_close_and_smaller() -> None:
     model = tiny_model("llama")
     exact, small = store_of(model), store_of(model, format="int8")
@@ -214,7 +224,7 @@ def test_int8_rows_are_close_and_smaller() -> None:
     insert(small, ids[:, :40], live)
     restored, found = small.lookup(ids)
     assert found == 40
-    got, expected = (go_on(model, ids[:, 40:], cache, 1) for cache in (restored, live))
+    got, expected = (go_on(model, ids, 40, cache, 1) for cache in (restored, live))
     assert not torch.equal(got, expected)
     torch.testing.assert_close(got, expected, rtol=0.1, atol=0.05)
 
@@ -245,8 +255,11 @@ def test_a_prompt_that_does_not_fit_is_generated_and_not_stored() -> None:
     [
         ({"cache": transformers.DynamicCache()}, InvalidArgumentError, "leave it out"),
         ({"use_cache": False}, InvalidArgumentError, "needs the cache"),
-        ({"pixel_values": torch.ones(1)}, UnsupportedError, "pixel_values: tokens do not tell"),
+        ({"pixel_values": torch.ones(1)}, UnsupportedError, "pixel_values: an input of the model"),
         ({"cache_implementation": "static"}, UnsupportedError, "'static' cannot be filled"),
+        ({"position_ids": torch.arange(20)[None]}, UnsupportedError, "position_ids: an input"),
+        ({"token_healing": True}, UnsupportedError, "token_healing: what it runs"),
+        ({"custom_generate": "somewhere"}, UnsupportedError, "custom_generate: what it runs"),
         ({"marks": [-1]}, InvalidArgumentError, "marks"),
     ],
 )
@@ -339,3 +352,53 @@ def test_the_memory_of_restored_tensors_is_their_own() -> None:
     del store
     gc.collect()
     assert torch.equal(restored.layers[0].keys, kept)
+
+
+@pytest.mark.parametrize("name", ["jamba", "mamba"])
+def test_a_model_that_forgets_its_state_is_given_single_tokens(name: str) -> None:
+    """In transformers 5.24 its kernels take no first state where several tokens run at once."""
+    model = tiny_model(name)
+    store = store_of(model)
+    lengths: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _module, _args, named: lengths.append(named["input_ids"].shape[1]),
+        with_kwargs=True,
+    )
+    ids = prompt(200, seed=1)
+    try:
+        first = stored_answer(model, store, ids, marks=[100])
+        assert lengths == [199] + [1] * 6
+        longer = next_turn(first, seed=2)
+        del lengths[:]
+        second = stored_answer(model, store, longer)
+        assert lengths == [1] * (12 + 5)
+        other = torch.cat([ids[:, :199], prompt(100, seed=3)], dim=1)
+        del lengths[:]
+        third = stored_answer(model, store, other)  # too many for single tokens
+        assert lengths == [298] + [1] * 6
+    finally:
+        hook.remove()
+    assert torch.equal(first, answer(model, ids))
+    assert torch.equal(second, answer(model, longer))
+    assert torch.equal(third, answer(model, other))
+    with pytest.raises(UnsupportedError, match="forgets its recurrent state"):
+        store.lookup(ids)
+
+
+def test_a_model_whose_state_depends_on_its_pieces_is_refused() -> None:
+    class Divided(transformers.LlamaForCausalLM):
+        def forward(self, input_ids: Any, **named: Any) -> Any:
+            rows = self.get_input_embeddings()(input_ids) * input_ids.shape[1]
+            return super().forward(inputs_embeds=rows, **named)
+
+    with pytest.raises(UnsupportedError, match="depends on how it is divided"):
+        PrefixStore(Divided(tiny_config("llama")))
+
+
+def test_a_model_in_training_is_looked_at_as_it_evaluates() -> None:
+    model = transformers.LlamaForCausalLM(tiny_config("llama", attention_dropout=0.5)).train()
+    store = store_of(model)
+    assert model.training
+    model.eval()
+    ids = prompt(30)
+    assert torch.equal(stored_answer(model, store, ids), answer(model, ids))

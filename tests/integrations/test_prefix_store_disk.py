@@ -33,14 +33,14 @@ for name in CONFIGS:
     model = tiny_model(name)
     store = PrefixStore(model, memory="16MiB", disk=f"{sys.argv[2]}/{name}")
     ids = prompt(80, seed=4)
-    live, found = store.lookup(ids)
+    live, found = store.lookup(ids, one_by_one=True)
     assert found == 0
     run(model, ids[:, :70], live)
     rows = [getattr(layer, "keys", None) for layer in live.layers]
     insert(store, ids[:, :70], live)
     stored_answer(model, store, prompt(50, seed=5))
     store.flush(60)
-    torch.save((rows, go_on(model, ids[:, 70:], live)), f"{sys.argv[2]}/{name}.pt")
+    torch.save((rows, go_on(model, ids, 70, live)), f"{sys.argv[2]}/{name}.pt")
 """
 
 
@@ -58,7 +58,7 @@ def test_a_new_process_goes_on_where_the_last_one_stopped(name: str, folder: Pat
     model = tiny_model(name)
     store = PrefixStore(model, memory="16MiB", disk=folder / name)
     ids = prompt(80, seed=4)
-    restored, found = store.lookup(ids)
+    restored, found = store.lookup(ids, one_by_one=True)
     rows, expected = torch.load(folder / f"{name}.pt")
     for layer, keys in zip(restored.layers, rows, strict=True):
         if keys is not None:
@@ -67,7 +67,7 @@ def test_a_new_process_goes_on_where_the_last_one_stopped(name: str, folder: Pat
             assert torch.equal(layer.keys, keys[:, :, found - held : found])
     if store.has_fixed:
         assert found == LENGTH
-        assert torch.equal(go_on(model, ids[:, LENGTH:], restored), expected)
+        assert torch.equal(go_on(model, ids, LENGTH, restored), expected)
     else:  # whole blocks, and what windows need at a boundary
         assert found >= LENGTH // 16 * 16
     other = prompt(50, seed=5)

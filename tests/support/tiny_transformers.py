@@ -83,6 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "chunk_size": 16,
         "expand": 2,
     },
+    "mamba": {"state_size": 8, "expand": 2, "time_step_rank": 4},
     "jamba": {
         **_MOE,
         "attn_layer_period": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from support.tiny_transformers import prompt
 from kvcache.integrations.transformers import PrefixStore, generate
 
 NEW = 6  # tokens of an answer
+STEPWISE = {"jamba", "mamba"}  # go on from recurrent state by single tokens alone
 
 
 def has_attention(store: PrefixStore) -> bool:
@@ -17,17 +19,28 @@ def has_attention(store: PrefixStore) -> bool:
 
 
 @torch.no_grad()
-def run(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+def run(model: Any, ids: torch.Tensor, cache: Any, start: int = 0) -> torch.Tensor:
     """The logits of the last token of a piece, which the cache has seen then."""
-    return model(input_ids=ids, cache=cache, use_cache=True).logits[:, -1]
+    pieces = [ids]
+    if start and model.config.model_type in STEPWISE:
+        pieces = list(ids.split(1, dim=1))
+    takes = inspect.signature(model.forward).parameters
+    for piece in pieces:
+        stop = start + piece.shape[1]
+        positions = {"position_ids": torch.arange(start, stop)[None]}
+        known = positions if "position_ids" in takes else {}
+        logits = model(input_ids=piece, cache=cache, use_cache=True, **known).logits[:, -1]
+        start = stop
+    return logits
 
 
 @torch.no_grad()
-def go_on(model: Any, ids: torch.Tensor, cache: Any, steps: int = NEW) -> torch.Tensor:
-    """Logits ``[steps, vocabulary]``: after a piece, then of greedy tokens one by one."""
-    found = [run(model, ids, cache)]
-    for _ in range(steps - 1):
-        found.append(run(model, found[-1].argmax(-1, keepdim=True), cache))
+def go_on(model: Any, ids: torch.Tensor, start: int, cache: Any, steps: int = NEW) -> torch.Tensor:
+    """Logits ``[steps, vocabulary]``: after ``ids[:, start:]``, then of greedy tokens."""
+    found = [run(model, ids[:, start:], cache, start)]
+    for step in range(steps - 1):
+        said = found[-1].argmax(-1, keepdim=True)
+        found.append(run(model, said, cache, ids.shape[1] + step))
     return torch.cat(found)
 
 

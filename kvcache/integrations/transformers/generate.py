@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 
 from kvcache._arguments import as_count
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
+from kvcache.integrations.transformers.forward import Pieces, run_piece
 from kvcache.integrations.transformers.linear import LinearCache
 from kvcache.integrations.transformers.prompts import Prompts, as_prompts
 from kvcache.integrations.transformers.record import Place, columns_of
@@ -22,20 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["generate"]
 
-# Arguments that are inputs of the model; others than these say more than tokens do.
-_INPUTS = ("input_ids", "attention_mask")
-_OTHER_INPUTS = (
-    "inputs_embeds",
-    "position_ids",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "pixel_values",
-    "pixel_values_videos",
-    "image_grid_thw",
-    "video_grid_thw",
-    "input_features",
-    "input_values",
-)
+_STEP = 8  # what a token alone costs, in tokens of a whole prompt
+_FIRST = ("input_ids", "attention_mask", "use_cache")
 _DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
 
 
@@ -107,6 +98,10 @@ class _Run:
         self.prompts = prompts
         self.layers = store.probe.layers
         rows, self.columns = store.open(prompts, b"", stack)
+        steps = prompts.columns - 1 - self.columns
+        if store.probe.pieces is Pieces.ONE and steps * _STEP > prompts.columns:
+            stack.pop_all().close()
+            rows, self.columns = store.open(prompts, b"", stack, most=0)
         self.rows: list[Sequence | None] = list(rows)  # None: not to be stored any more
         into = None if any(layer.rows for layer in self.layers) else LinearCache(store.probe.config)
         self.cache = store.restore(rows, prompts, self.columns, into)
@@ -134,23 +129,28 @@ class _Run:
                 column = position + self.prompts.pads[row]
                 if max(least, self.columns) < column < self.prompts.columns:
                     stops.setdefault(column, []).append(row)
-        for column in sorted(stops):
+        for column in self._affordable(sorted(stops)):
             self._forward(ids, mask, column)
-            for row in stops[column]:
+            for row in stops.get(column, []):
                 self._commit(row, row, self.cache, column)
 
+    def _affordable(self, stops: list[int]) -> list[int]:
+        """Of a model that goes on by single tokens, a new prompt runs to its last stop at once."""
+        if self.store.probe.pieces is Pieces.ANY:
+            return stops
+        last = self.prompts.columns - 1
+        if self.columns:
+            return [*stops, *([last] if last > max([self.columns, *stops]) else [])]
+        return [last] if last in stops else []
+
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, stop: int) -> None:
-        piece: dict[str, Any] = {"input_ids": ids[:, self.columns : stop], "logits_to_keep": 1}
-        if any(self.prompts.pads):
-            piece["attention_mask"] = mask[:, :stop]
-            positions = (mask[:, :stop].long().cumsum(-1) - 1).clamp(min=0)
-            piece["position_ids"] = positions[:, self.columns :]
-        if not any(layer.rows for layer in self.layers):
-            piece.pop("position_ids", None)
-        self.model(**piece, cache=self.cache, use_cache=True, return_dict=True)
-        self.columns = stop
-        if isinstance(self.cache, LinearCache):
-            self.cache.seen = stop
+        padding = mask if any(self.prompts.pads) else None
+        steps = self.columns and self.store.probe.pieces is Pieces.ONE
+        for end in range(self.columns + 1, stop + 1) if steps else [stop]:
+            run_piece(self.model, ids, self.columns, end, self.cache, padding)
+            self.columns = end
+            if isinstance(self.cache, LinearCache):
+                self.cache.seen = end
 
     def expanded(self, repeats: int) -> Any:
         """The cache with each row as often as `generate` repeats the prompt."""
@@ -229,15 +229,27 @@ def _check(model: Any, store: PrefixStore, kwargs: dict[str, Any]) -> None:
         raise UnsupportedError(
             "generate: encoder-decoder models go by PrefixStore.lookup() and insert()"
         )
-    for name in _OTHER_INPUTS:
-        if kwargs.get(name) is not None:
-            raise UnsupportedError(f"{name}: tokens do not tell it, so prefixes cannot be shared")
+    for name in kwargs.keys() - _options_of(model):
+        if kwargs[name] is not None:
+            raise UnsupportedError(
+                f"{name}: an input of the model that tokens do not tell, so prefixes cannot be"
+                " shared"
+            )
+    for name in ("custom_generate", "token_healing"):
+        if _option(model, kwargs, name):
+            raise UnsupportedError(f"{name}: what it runs need not be the tokens of the prompt")
     implementation = _option(model, kwargs, "cache_implementation")
     if implementation not in (None, "dynamic", "hybrid"):
         raise UnsupportedError(f"cache_implementation: {implementation!r} cannot be filled here")
     drafts = [name for name in _DRAFTS if _option(model, kwargs, name)]
     if drafts and not any(layer.rows for layer in store.probe.layers):
         raise UnsupportedError(f"{drafts[0]}: a model without attention cannot take drafts back")
+
+
+def _options_of(model: Any) -> set[str]:
+    """Arguments of `generate` that say how to go on, not what has been."""
+    named = set(inspect.signature(model.generate).parameters)
+    return {*_FIRST, *named, *vars(transformers.GenerationConfig())}
 
 
 def _mask(model: Any, ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:

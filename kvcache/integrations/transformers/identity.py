@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import transformers
 
+from kvcache.errors import InvalidArgumentError
+
 __all__ = ["config_identity", "model_identity", "weights_mark"]
 
 _SAMPLES = 64
@@ -28,6 +30,9 @@ def model_identity(model: Any) -> str:
     and of each parameter and buffer its name, shape, element type, and 64 elements spread evenly
     over it. Two models that differ only in other elements, under one name and revision, are not
     told apart: give those ``weights=`` names.
+
+    Raises:
+        InvalidArgumentError: a parameter lies on disk, or nowhere.
     """
     digest = hashlib.sha256()
 
@@ -42,6 +47,10 @@ def model_identity(model: Any) -> str:
     add(str(getattr(model.config, "_commit_hash", "")))
     add(repr(_adapters(model)))
     for name, tensor in _tensors(model):
+        if tensor.is_meta:
+            raise InvalidArgumentError(
+                f"weights: {name} is not in memory, so it tells nothing; name the weights"
+            )
         add(f"{name} {tuple(tensor.shape)} {tensor.dtype}")
         digest.update(_sample(tensor))
     return digest.hexdigest()
@@ -70,7 +79,7 @@ def _adapters(model: Any) -> Any:
 
 def _sample(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach()
-    if flat.is_meta or flat.numel() == 0:
+    if flat.numel() == 0:
         return b""
     flat = flat.reshape(-1) if flat.is_contiguous() else flat.flatten()
     step = max(1, flat.numel() // _SAMPLES)

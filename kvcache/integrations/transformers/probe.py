@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,11 @@ from transformers import cache_utils
 
 from kvcache import models
 from kvcache.errors import InvalidArgumentError, KVCacheError, UnsupportedError
+from kvcache.integrations.transformers.forward import Pieces, evaluating, try_pieces
 from kvcache.integrations.transformers.layers import Layer, layers_of, self_attention
+from kvcache.integrations.transformers.record import columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kvcache.hints import CostModel
 
 __all__ = ["Probe", "probe"]
@@ -33,6 +32,7 @@ class Probe:
     layers: tuple[Layer, ...]
     device_of: dict[int, torch.device]  #: of each layer
     is_encoder_decoder: bool
+    pieces: Pieces  #: how the model goes on from its state
     costs: CostModel | None  #: of a position; None where the configuration does not say
     most_positions: int | None  #: beyond which rows depend on the length of the prompt; None: none
 
@@ -42,7 +42,7 @@ class Probe:
 
 
 def probe(model: Any) -> Probe:
-    """Run one token and look at the cache.
+    """Run one token and look at the cache; and a few, to see how the model goes on from there.
 
     Args:
         model: a model of transformers that generates, or the configuration of one, which is built
@@ -50,17 +50,19 @@ def probe(model: Any) -> Probe:
 
     Raises:
         InvalidArgumentError: neither of them.
-        UnsupportedError: its cache, or a layer of it, is of a class that is not known here; or a
-            model without weights cannot run.
+        UnsupportedError: its cache, or a layer of it, is of a class that is not known here; its
+            state depends on how a prompt was divided; or a model without weights cannot run, or
+            has recurrent state, so that how it goes on cannot be tried.
     """
-    if isinstance(model, transformers.PretrainedConfig):
+    is_config = isinstance(model, transformers.PretrainedConfig)
+    if is_config:
         model = _without_weights(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise InvalidArgumentError(
             f"model_or_config: expected a model or a config of transformers, got {model!r:.200}"
         )
     config = model.config.get_text_config(decoder=True)
-    with torch.no_grad(), _evaluating(model):
+    with evaluating(model):
         filled = self_attention(_one_token(model))
     layers = layers_of(filled)
     if not any(layer.rows or layer.fixed for layer in layers):
@@ -72,8 +74,23 @@ def probe(model: Any) -> Probe:
             f"{type(model).__name__}: its cache has layers {_names(kinds)}, one made from its"
             f" config {_names(expected)}"
         )
+    if columns_of(filled, layers) not in (1, None):
+        raise UnsupportedError(f"{type(model).__name__}: it keeps more positions than it is given")
+
+    def empty_cache() -> Any:
+        return transformers.DynamicCache(config=config)
+
+    pieces, is_empty = Pieces.ANY, is_config or model.device.type == "meta"
+    if is_empty and any(layer.fixed for layer in layers):
+        raise UnsupportedError(
+            f"{type(model).__name__}: how it goes on from recurrent state has to be tried; pass a"
+            " model with its weights"
+        )
+    if not is_empty and not model.config.is_encoder_decoder:
+        pieces = try_pieces(model, layers, empty_cache)
     return Probe(
         config=config,
+        pieces=pieces,
         layers=layers,
         device_of={layer.index: _device(filled.layers[layer.index]) for layer in layers},
         is_encoder_decoder=bool(model.config.is_encoder_decoder),
@@ -97,17 +114,6 @@ def _without_weights(config: Any) -> Any:
             " pass the model itself"
         ) from error
     return model
-
-
-@contextlib.contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Models in training may refuse to keep a cache."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _one_token(model: Any) -> Any:

@@ -15,6 +15,7 @@ from kvcache._arguments import as_bytes, as_count
 from kvcache.cache import Cache
 from kvcache.disk import DiskTier
 from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.integrations.transformers.forward import Pieces
 from kvcache.integrations.transformers.identity import model_identity, weights_mark
 from kvcache.integrations.transformers.layers import declare, layers_of, self_attention
 from kvcache.integrations.transformers.probe import probe
@@ -114,6 +115,7 @@ class PrefixStore:
         *,
         context: Any = None,
         into: Any = None,
+        one_by_one: bool = False,
     ) -> tuple[Any, int]:
         """The longest stored prefix of prompts, as a cache for the model to go on with.
 
@@ -128,6 +130,7 @@ class PrefixStore:
                 of them. Needed for encoder-decoder models: the encoder's input and its mask.
             into: an empty cache to fill, such as a `StaticCache`; None for a new `DynamicCache`.
                 Its sliding layers keep what leaves their window until `insert`.
+            one_by_one: the caller runs what is left by single tokens; see below.
 
         Returns:
             The cache, and how many columns it has. All rows have the same; padding counts.
@@ -135,8 +138,16 @@ class PrefixStore:
         Raises:
             InvalidArgumentError: shapes, padding that is not on the left, no ``context`` where it
                 is needed, or ``into`` is not empty or does not fit.
+            UnsupportedError: the model goes on from recurrent state by single tokens alone (Mamba,
+                Jamba and Zamba in transformers 5.24), and ``one_by_one`` does not say so.
             OutOfCapacityError: more rows than the plan's ``sequences``.
         """
+        if self.probe.pieces is Pieces.ONE and not one_by_one:
+            raise UnsupportedError(
+                "lookup: this model forgets its recurrent state when it is given several tokens at"
+                " once; run what is left by single tokens and say one_by_one=True, or use"
+                " generate()"
+            )
         prompts = as_prompts(input_ids, attention_mask)
         salt = self.salt(context)
         with contextlib.ExitStack() as stack:
@@ -227,7 +238,11 @@ class PrefixStore:
         return digest.digest()
 
     def open(
-        self, prompts: Prompts, salt: bytes, stack: contextlib.ExitStack
+        self,
+        prompts: Prompts,
+        salt: bytes,
+        stack: contextlib.ExitStack,
+        most: int | None = None,
     ) -> tuple[list[Sequence], int]:
         """Open one sequence a row, so that all rows can go on at the same column.
 
@@ -235,19 +250,20 @@ class PrefixStore:
             prompts: the batch.
             salt: from `salt`.
             stack: closes the sequences.
+            most: positions to resume at most; None for any.
 
         Returns:
             The sequences and the column. With windows or fixed-size state each sequence is at that
             column; else it may have more.
         """
         self._check_weights()
-        most = [None if not self.exceeds(prompts.columns) else 0] * len(prompts.ids)
+        most = 0 if self.exceeds(prompts.columns) else most
         held: list[contextlib.ExitStack] = []
         rows: list[Sequence] = []
-        for row, limit in enumerate(most):
+        for row in range(len(prompts.ids)):
             one = stack.enter_context(contextlib.ExitStack())
             held.append(one)
-            rows.append(one.enter_context(self._open(prompts.tokens(row), salt, limit)))
+            rows.append(one.enter_context(self._open(prompts.tokens(row), salt, most)))
         column = self._common(prompts, rows)
         if not (self._has_windows or self.has_fixed):
             return rows, column
