@@ -107,6 +107,7 @@ _NAMES = {
         "InvalidArgumentError",
         "KVCacheError",
         "KVCacheIOError",
+        "KVCacheWarning",
         "LayerScheduleError",
         "NonFiniteError",
         "NotFoundError",

@@ -155,7 +155,7 @@ class Cache:
             ttl_ms=FOREVER if ttl is None else as_ttl(ttl),
             disk=disk_core(disk),
         )
-        self.disk = None if disk is None else CacheDisk(self._core)
+        self.disk = None if disk is None else CacheDisk(self._core, disk)
 
     def open(
         self,
@@ -194,10 +194,11 @@ class Cache:
             InvalidArgumentError: no tokens, an id that does not fit int32, a hint out of range,
                 media that overlap or do not lie in the tokens, or a ttl that is not above 0.
         """
-        if hints is None:
-            hints = RequestHints()
+        hints = RequestHints() if hints is None else hints
         if not isinstance(hints, RequestHints):
             raise InvalidArgumentError(f"hints: expected RequestHints, got {hints!r}")
+        if self.disk is not None:
+            self.disk.warn()
         reuse = hints.expected_reuse
         core = self._core.open(
             as_tokens(tokens),

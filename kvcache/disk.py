@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import os
+import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +27,7 @@ from kvcache._arguments import (
     as_text,
     as_tokens,
 )
-from kvcache.errors import InvalidArgumentError
+from kvcache.errors import InvalidArgumentError, KVCacheWarning
 from kvcache.lifetime import ttl_ms as as_ttl
 from kvcache.units import parse_bytes
 
@@ -44,6 +45,12 @@ __all__ = [
 ]
 
 _LONGEST_WAIT = 1e9  # seconds
+# What a cache warns of once, and the counters that tell it.
+_KINDS = {
+    "some of it is not written": ("write_errors",),
+    "some of it cannot be read": ("read_errors",),
+    "some of it is damaged and left out": ("damaged_segments", "damaged_records"),
+}
 
 
 class Durability(enum.StrEnum):
@@ -89,7 +96,9 @@ class DiskTier:
     """
 
     path: str | os.PathLike[str]  #: directory; made when it is to be written, its parent is not
-    max_bytes: str | int  #: of all files, as bytes or text; the oldest segments go first
+    #: Of all files, as bytes or text, or as much as the disk has where that is less; the oldest
+    #: segments go first.
+    max_bytes: str | int
     access: TierAccess | str = TierAccess.WRITE
     durability: Durability | str = Durability.GROUP
     group_bytes: str | int = "64MiB"
@@ -190,10 +199,12 @@ class DiskTierStats:
 class CacheDisk:
     """The disk tier of a cache, as `Cache.disk` gives it. Thread-safe."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_core", "_path", "_told")
 
-    def __init__(self, core: _core.Cache) -> None:
+    def __init__(self, core: _core.Cache, tier: DiskTier) -> None:
         self._core = core
+        self._path = os.fsdecode(tier.path)
+        self._told: set[str] = set()
 
     def prefetch(
         self,
@@ -224,6 +235,7 @@ class CacheDisk:
             InvalidArgumentError: no tokens, an id that does not fit int32, media that overlap or do
                 not lie in the tokens, or a ttl that is not above 0.
         """
+        self.warn()
         return _core.prefetch(
             self._core,
             as_tokens(tokens),
@@ -243,6 +255,27 @@ class CacheDisk:
             KVCacheIOError: the system refused some of it.
         """
         _core.flush_disk(self._core, None if timeout is None else _milliseconds(timeout, "timeout"))
+
+    def warn(self) -> None:
+        """Say what has gone wrong, each kind once; `Cache.open` and `prefetch` call this.
+
+        The kinds are: not written, not read, damaged. The cache goes on in memory, so that a full,
+        read-only or vanished disk is no error; `stats` counts what it costs.
+
+        Warns:
+            KVCacheWarning: with the latest error of the tier.
+        """
+        core = _core.disk_stats(self._core)
+        for kind, counters in _KINDS.items():
+            if kind in self._told or not any(getattr(core, name) for name in counters):
+                continue
+            self._told.add(kind)
+            last = os.fsdecode(core.last_error)
+            warnings.warn(
+                f"disk tier {self._path}: {kind}; the cache goes on in memory: {last}",
+                KVCacheWarning,
+                stacklevel=3,
+            )
 
     def stats(self) -> DiskTierStats:
         """Counters at this moment."""

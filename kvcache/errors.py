@@ -1,4 +1,4 @@
-"""Every error this package raises; each also derives from the builtin it specialises."""
+"""Errors and the warning of this package; each error also derives from a builtin it specialises."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __all__ = [
     "InvalidArgumentError",
     "KVCacheError",
     "KVCacheIOError",
+    "KVCacheWarning",
     "LayerScheduleError",
     "NonFiniteError",
     "NotFoundError",
@@ -55,6 +56,10 @@ class UnsupportedError(KVCacheError, NotImplementedError):
 
 class KVCacheIOError(KVCacheError, OSError):
     """The operating system refused a read or write."""
+
+
+class KVCacheWarning(UserWarning):
+    """Something went wrong that costs speed and nothing else, such as a disk tier's full disk."""
 
 
 class InternalError(KVCacheError, RuntimeError):

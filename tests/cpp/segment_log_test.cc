@@ -120,6 +120,50 @@ TEST(SegmentLog, TheCapHoldsAndWhatIsAskedForStays) {
   EXPECT_EQ(look_up(*log, 399), Outcome::kEqual);
 }
 
+// The disk is smaller than the cap, as when others fill it.
+TEST(SegmentLog, AFullDiskIsACap) {
+  class SmallDisk : public System {
+   public:
+    SmallDisk(std::string path, std::int64_t bytes) : path_(std::move(path)), bytes_(bytes) {}
+    std::int64_t free_bytes(int) override {
+      std::int64_t used = 0;
+      for (const std::string& file : segment_files(path_)) {
+        used += static_cast<std::int64_t>(fs::file_size(file));
+      }
+      return std::max<std::int64_t>(0, bytes_ - used);
+    }
+    std::int64_t write_at(int file, const iovec* pieces, int count, std::uint64_t at) override {
+      const auto end = static_cast<std::int64_t>(at + pieces->iov_len);
+      return end > bytes_ ? -ENOSPC : System::write_at(file, pieces, count, at);
+    }
+
+   private:
+    const std::string path_;
+    const std::int64_t bytes_;
+  };
+  const Directory directory;
+  SmallDisk system(directory.tier(), 8 << 10);
+  LogOptions options = small_options();
+  options.segment_bytes = 2 << 10;
+  const auto opened = SegmentLog::open(system, directory.tier(), options);
+  ASSERT_TRUE(opened.is_ok());
+  SegmentLog& log = **opened;
+  for (std::uint64_t i = 1; i < 200; ++i) {
+    ASSERT_TRUE(Sample(i).append_to(log).is_ok()) << i;
+    ASSERT_LE(log.stats().bytes, 8U << 10);
+    ASSERT_EQ(look_up(log, i), Outcome::kEqual);
+    log.use(*log.find(RecordKind::kRun, digest_of(1)));
+    ASSERT_EQ(look_up(log, 1), Outcome::kEqual) << "after " << i;
+  }
+  EXPECT_GT(log.stats().evicted_segments, 10U);
+  EXPECT_EQ(Sample(0, 8 << 10).append_to(log).code(), StatusCode::kOutOfCapacity);
+  EXPECT_EQ(look_up(log, 199), Outcome::kEqual) << "nothing goes for what does not fit";
+  // Others take all of it: nothing can be written, and what is there is read as long as it is.
+  SmallDisk full(directory.tier(), 0);
+  const auto reopened = SegmentLog::open(full, directory.tier("other"), options);
+  EXPECT_EQ(reopened.status().code(), StatusCode::kIoError);
+}
+
 TEST(SegmentLog, OneWritesAndOthersSeeWhatItDid) {
   const Directory directory;
   EXPECT_EQ(SegmentLog::open(System::real(), directory.tier(), reading()).status().code(),

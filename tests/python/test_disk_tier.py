@@ -20,6 +20,7 @@ from kvcache.errors import (
     CorruptionError,
     InvalidArgumentError,
     KVCacheIOError,
+    KVCacheWarning,
     NotFoundError,
     UnsupportedError,
 )
@@ -90,6 +91,8 @@ def test_damage_is_a_miss_and_is_counted(tmp_path: Path) -> None:
     stats = cache.disk.stats()
     assert stats.damaged_records == 1
     assert str(segment) in stats.last_error
+    with pytest.warns(KVCacheWarning, match=f"damaged .*{segment.name}"):
+        check(cache, prompt(40))
 
 
 def test_a_full_disk_stops_writing_and_nothing_else(tmp_path: Path) -> None:
@@ -98,11 +101,16 @@ def test_a_full_disk_stops_writing_and_nothing_else(tmp_path: Path) -> None:
     for each in (tmp_path / "elsewhere").iterdir():
         each.unlink()
     (tmp_path / "elsewhere").rmdir()
-    for seed in range(4):
-        fill(cache, prompt(60, seed))
-        assert check(cache, prompt(60, seed)) == 59
+    fill(cache, prompt(60))
     with pytest.raises(KVCacheIOError, match="segment-"):
         cache.disk.flush()
+    # It is said once, where the caller's code opens.
+    with pytest.warns(KVCacheWarning, match=r"tier: some of it is not written; .*segment-") as told:
+        assert check(cache, prompt(60)) == 59
+    assert [Path(each.filename).name for each in told] == ["filled.py"]
+    for seed in range(1, 5):
+        fill(cache, prompt(60, seed))
+        assert check(cache, prompt(60, seed)) == 59
     assert cache.disk.stats().write_errors > 0
     assert cache.disk.stats().dropped_records > 0
 

@@ -28,7 +28,8 @@ enum class TierAccess : std::uint8_t {
 
 struct DiskTierOptions {
   std::string path;             // its parent must exist; empty: no tier
-  std::uint64_t max_bytes = 0;  // of all files; the oldest segments go first
+  // Of all files, or as much as the disk has where that is less; the oldest segments go first.
+  std::uint64_t max_bytes = 0;
   TierAccess access = TierAccess::kWrite;
   Durability durability = Durability::kGroup;
   std::uint64_t group_bytes = 64 << 20;

@@ -113,10 +113,6 @@ Result<std::unique_ptr<SegmentLog>> SegmentLog::open(System& system, const std::
   if (!directory) return directory.status();
   std::unique_ptr<SegmentLog> log(new SegmentLog(system, path, *directory, options));
   log->options_.max_bytes = std::min(options.max_bytes, kMaxSegmentBytes);
-  if (options.segment_bytes == 0) {
-    const std::uint64_t part = round_up(log->options_.max_bytes / 8 + 1, options.alignment);
-    log->options_.segment_bytes = std::min(part, kMostSegmentBytes);
-  }
   if (may_write) {
     if (Status status = log->take_lock(); !status) return status;
   }
@@ -128,6 +124,12 @@ Result<std::unique_ptr<SegmentLog>> SegmentLog::open(System& system, const std::
   if (status.code() == StatusCode::kNotFound && log->is_writer()) status = log->write_marker(names);
   if (!status) return status;
   if (status = log->open_segments(names); !status) return status;
+  if (options.segment_bytes == 0) {
+    const std::uint64_t room =
+        std::min(log->options_.max_bytes, log->total_bytes_locked() + log->free_bytes());
+    const std::uint64_t part = round_up(room / 8 + 1, options.alignment);
+    log->options_.segment_bytes = std::min(part, kMostSegmentBytes);
+  }
   return log;
 }
 

@@ -1,5 +1,6 @@
-// The segments of one directory as a map from prefixes to records, under a cap on their bytes. The
-// oldest segment goes first; records of it that were asked for are written again.
+// The segments of one directory as a map from prefixes to records, under a cap on their bytes, or
+// under what the disk has room for where that is less. The oldest segment goes first; records of it
+// that were asked for are written again.
 // Thread safety: thread-safe, but for append(), sync() and close(), which one thread calls. Nothing
 // is read or written while the lock is held, but when a reader refreshes.
 #pragma once
@@ -145,6 +146,7 @@ class SegmentLog {
   void sync_now();
   void seal_active();
   Status make_room(std::uint64_t bytes);
+  std::uint64_t free_bytes() const;
   Status evict_oldest();
   Status remove_file(std::uint64_t number);
   std::vector<Located> records_to_keep(std::uint64_t number) const;

@@ -116,17 +116,31 @@ Status SegmentLog::close() {
 
 // ---- The cap ----------------------------------------------------------------------------------
 
-// Half a segment stays free, for what an eviction writes again before it frees anything.
+// Of the disk; what it does not tell is no limit.
+std::uint64_t SegmentLog::free_bytes() const {
+  const std::int64_t free = system_.free_bytes(directory_);
+  return free < 0 ? kMaxSegmentBytes : static_cast<std::uint64_t>(free);
+}
+
+// Half a segment stays free, of the cap and of the disk, for what an eviction writes again before
+// it frees anything.
 Status SegmentLog::make_room(std::uint64_t bytes) {
   const std::uint64_t more = bytes + options_.alignment + 2 * kRecordHeaderBytes + kTrailerBytes +
                              active_records_.size() * kRecordHeaderBytes;
-  const std::uint64_t limit = options_.max_bytes - options_.segment_bytes / 2;
+  const std::uint64_t spare = options_.segment_bytes / 2;
+  const std::uint64_t limit = options_.max_bytes - spare;
   for (;;) {
     bool fits = false;
     bool only_active = false;
+    const std::uint64_t free = free_bytes();
     {
       const std::lock_guard lock(mutex_);
-      fits = total_bytes_locked() + more <= limit;
+      const std::uint64_t total = total_bytes_locked();
+      fits = total + more <= limit && more + spare <= free;
+      if (more + spare > total + free) {
+        return Status::out_of_capacity("disk tier: a record of ", bytes, " bytes; the disk has ",
+                                       free, " left, the tier ", total);
+      }
       only_active = active_ && segments_.size() == 1 && refused_.empty();
     }
     if (fits) return Status::ok();
@@ -213,8 +227,8 @@ std::vector<Located> SegmentLog::records_to_keep(std::uint64_t number) const {
   }
   std::sort(kept.begin(), kept.end(),
             [](const Located& a, const Located& b) { return a.header.offset < b.header.offset; });
-  std::uint64_t room = options_.segment_bytes / 2 -
-                       std::min(options_.segment_bytes / 2, std::uint64_t{2} * options_.alignment);
+  std::uint64_t room = std::min(options_.segment_bytes / 2, free_bytes());
+  room -= std::min(room, std::uint64_t{2} * options_.alignment);
   std::size_t count = 0;
   for (; count < kept.size(); ++count) {
     const RecordHeader& header = kept[count].header;

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -85,6 +87,14 @@ int System::rename_at(int directory, const char* from, const char* to) {
 
 int System::remove_at(int directory, const char* name) {
   return retried([&] { return unlinkat(directory, name, 0); });
+}
+
+std::int64_t System::free_bytes(int directory) {
+  struct statvfs info = {};
+  const int failed = retried([&] { return fstatvfs(directory, &info); });
+  if (failed < 0) return failed;
+  const std::uint64_t most = INT64_MAX / std::max<std::uint64_t>(1, info.f_frsize);
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(info.f_bavail, most) * info.f_frsize);
 }
 
 int System::lock(int file) {

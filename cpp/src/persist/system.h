@@ -36,6 +36,8 @@ class System {
   virtual int truncate(int file, std::uint64_t bytes);
   virtual int rename_at(int directory, const char* from, const char* to);
   virtual int remove_at(int directory, const char* name);
+  // Bytes that a file of this directory may still take.
+  virtual std::int64_t free_bytes(int directory);
   virtual int lock(int file);  // exclusive, at once; -EWOULDBLOCK: somebody else has it
 };
 

@@ -1,0 +1,73 @@
+// A process that is killed by SIGKILL while it replaces a prompt cache: one of the two whole ones
+// is loaded afterwards, and it can be replaced again. KVCACHE_KILLS: how often.
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "served.h"
+#include "tier_files.h"
+
+namespace kvcache {
+namespace {
+
+using namespace served;
+using persist::files::Directory;
+
+constexpr std::uint64_t kShort = 21;
+constexpr std::uint64_t kLong = 60;
+
+// Replaces the prompt cache by turns; tells of the first.
+[[noreturn]] void replace_for_ever(const std::string& path, int told) {
+  const auto cache = make_cache(kHybrid, {});
+  serve(kHybrid, *cache, prompt(kLong));
+  serve(kHybrid, *cache, prompt(kShort, 1));
+  for (bool first = true;; first = false) {
+    if (!cache->save(path, prompt(kLong), {}, {.replace = true})) _exit(3);
+    if (first && write(told, "1", 1) != 1) _exit(4);
+    if (!cache->save(path, prompt(kShort, 1), {}, {.replace = true})) _exit(5);
+  }
+}
+
+TEST(PromptCache, AKilledWriterLeavesAWholeOne) {
+  const char* text = std::getenv("KVCACHE_KILLS");
+  const int kills = text == nullptr ? 20 : std::atoi(text);
+  const Directory directory;
+  const std::string path = directory.tier("prompt");
+  std::mt19937 random(11);
+  std::uint64_t loaded[2] = {};
+  for (int kill_number = 0; kill_number < kills; ++kill_number) {
+    int told[2];
+    ASSERT_EQ(pipe(told), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) replace_for_ever(path, told[1]);
+    close(told[1]);
+    char byte = 0;
+    ASSERT_EQ(read(told[0], &byte, 1), 1);
+    close(told[0]);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5'000));
+    kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "it ended by itself with " << WEXITSTATUS(status);
+    const auto cache = make_cache(kHybrid, {});
+    const auto tokens = cache->load(path, {});
+    ASSERT_TRUE(tokens.is_ok()) << tokens.status().message();
+    const bool is_long = *tokens == kLong;
+    ASSERT_TRUE(is_long || *tokens == kShort) << *tokens;
+    ++loaded[is_long];
+    auto sequence = cache->open(is_long ? prompt(kLong) : prompt(kShort, 1), {});
+    ASSERT_TRUE(sequence.is_ok());
+    EXPECT_EQ(sequence->cached_tokens(), *tokens - 1);
+    expect_right(kHybrid, *sequence, "after kill " + std::to_string(kill_number));
+  }
+  EXPECT_GT(loaded[0], 0U);
+  EXPECT_GT(loaded[1], 0U);
+}
+
+}  // namespace
+}  // namespace kvcache
