@@ -21,7 +21,7 @@ __all__ = ["Pieces", "evaluating", "run_piece", "try_pieces"]
 
 _TRIED = 8  # tokens
 # Relative differences of state that rounding does not explain. Half precision may flip a router.
-_LARGEST = {torch.float32: 1e-3, torch.float16: 0.5, torch.bfloat16: 0.5}
+_LARGEST, _LARGEST_HALF = 1e-2, 0.5
 
 
 class Pieces(enum.Enum):
@@ -89,7 +89,7 @@ def try_pieces(model: Any, layers: tuple[Layer, ...], empty_cache: Any) -> Piece
         empty_cache: makes a cache.
 
     Raises:
-        UnsupportedError: the state depends on how the tokens were divided.
+        UnsupportedError: they do not run, or the state depends on how they were divided.
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     ids = torch.arange(_TRIED, device=model.device)[None] % vocabulary
@@ -102,14 +102,21 @@ def try_pieces(model: Any, layers: tuple[Layer, ...], empty_cache: Any) -> Piece
             start = stop
         return [tensor for layer in layers for tensor in _held(cache, layer)]
 
-    with evaluating(model):
-        whole = state()
-        heeds = _heeds_its_state(model, layers, ids, empty_cache)
-        way, stops = (Pieces.ANY, (3,)) if heeds else (Pieces.ONE, tuple(range(3, _TRIED)))
-        parts = state(*stops)
+    try:
+        with evaluating(model):
+            whole = state()
+            heeds = _heeds_its_state(model, layers, ids, empty_cache)
+            way, stops = (Pieces.ANY, (3, 7)) if heeds else (Pieces.ONE, tuple(range(3, _TRIED)))
+            parts = state(*stops)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(model).__name__}: {_TRIED} tokens did not run in pieces: {error}"
+        ) from error
+    is_half = any(each.dtype.itemsize < 4 for each in (*model.parameters(), *whole))
+    largest = _LARGEST_HALF if is_half else _LARGEST
     for one, other in zip(whole, parts, strict=True):
         difference = _difference(one, other)
-        if not difference <= _LARGEST[one.dtype]:
+        if not difference <= largest:
             raise UnsupportedError(
                 f"{type(model).__name__}: the state after a prompt depends on how it is divided"
                 f" into forward passes (a relative difference of {difference:.2g}), so it cannot be"
