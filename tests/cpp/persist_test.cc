@@ -45,7 +45,7 @@ TEST(Crc32c, EveryLengthOffsetAndSplitGivesWhatThePortableOneGives) {
 }
 
 TEST(Crc32c, LongRunsGiveWhatThePortableOneGives) {
-  std::vector<unsigned char> bytes(3 * 4096 * 2 + 3 * 256 + 99);
+  std::vector<unsigned char> bytes(3 * 4096 * 2 + 3 * 256 + 100);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i >> 3);
   for (const std::size_t size : {767, 768, 769, 12287, 12288, 12289, 13056, 13064, 25443}) {
     for (const std::size_t from : {0, 1}) {

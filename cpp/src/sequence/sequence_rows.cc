@@ -133,6 +133,7 @@ std::vector<std::byte*> SequenceState::page_addresses(std::size_t group, std::ui
                                                       std::uint64_t stop) const {
   const std::uint64_t block = page_rows(group);
   std::vector<std::byte*> addresses;
+  if (start == stop) return addresses;  // inside a block whose page may have gone
   for (std::uint64_t b = start / block; b < ceil_div(stop, block); ++b) {
     addresses.push_back(pools_.pages[group]->data(tables_[group].pages()[b]));
   }
