@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from chat import Bytes, timed
+from chat import load, timed
 
 from kvcache.integrations.transformers import PrefixStore, generate
 
@@ -40,23 +40,15 @@ def tiny_model() -> Any:
     return transformers.Lfm2ForCausalLM(config).eval()
 
 
-def load(name: str | None) -> tuple[Any, Any]:
-    if name is None:
-        return tiny_model(), Bytes()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    model = transformers.AutoModelForCausalLM.from_pretrained(name).eval()
-    return model, lambda text: tokenizer(text, add_special_tokens=False).input_ids
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="name or path of a model of transformers")
+    parser.add_argument("--model", help="name or path of a model of transformers, or a GGUF file")
     parser.add_argument("--agents", type=int, default=20, help="how many (%(default)s)")
     parser.add_argument("--memory", default="1GiB", help="budget of the store (%(default)s)")
     parser.add_argument("--compare", type=int, default=2, help="agents also run without it")
     given = parser.parse_args(arguments)
 
-    model, encode = load(given.model)
+    model, encode = load(given.model, tiny_model)
     store = PrefixStore(model, memory=given.memory)
     preamble = encode(PREAMBLE)
     preamble = (preamble * (PREAMBLE_TOKENS // len(preamble) + 1))[:PREAMBLE_TOKENS]

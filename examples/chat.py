@@ -72,11 +72,15 @@ def tiny_model() -> Any:
     return transformers.Gemma3ForCausalLM(config).eval()
 
 
-def load(name: str | None) -> tuple[Any, Any]:
+def load(name: str | None, tiny: Any = tiny_model) -> tuple[Any, Any]:
+    """A model and what turns text into its tokens; of a GGUF file, which needs the package gguf."""
     if name is None:
-        return tiny_model(), Bytes()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    model = transformers.AutoModelForCausalLM.from_pretrained(name).eval()
+        return tiny(), Bytes()
+    options = {}
+    if name.endswith(".gguf"):
+        name, options = str(Path(name).parent), {"gguf_file": Path(name).name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
+    model = transformers.AutoModelForCausalLM.from_pretrained(name, **options).eval()
     return model, lambda text: tokenizer(text, add_special_tokens=False).input_ids
 
 
@@ -88,7 +92,7 @@ def timed(call: Any, ids: torch.Tensor, **options: Any) -> tuple[torch.Tensor, f
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="name or path of a model of transformers")
+    parser.add_argument("--model", help="name or path of a model of transformers, or a GGUF file")
     parser.add_argument("--disk", type=Path, help="directory to keep the state in")
     parser.add_argument("--memory", default="512MiB", help="budget of the store (%(default)s)")
     parser.add_argument("--tokens", type=int, default=16, help="of an answer (%(default)s)")

@@ -45,6 +45,16 @@ def test_a_chat_knows_its_turns_and_its_last_run(tmp_path: Path) -> None:
     assert known[1][0] > 2000
 
 
+def test_drafts_from_the_prompt_save_forward_passes(tmp_path: Path) -> None:
+    out = example("prompt_lookup.py", tmp_path, "--tokens", "40")
+    found = re.search(r"^40 equal tokens in (\d+) forward passes", out)
+    assert found, out
+    assert int(found[1]) < 30
+    begins = re.search(r"begins at (\d+) of (\d+) tokens", out)
+    assert begins, out
+    assert int(begins[1]) >= int(begins[2]) - 41
+
+
 def test_agents_begin_behind_their_preamble(tmp_path: Path) -> None:
     out = example("agents.py", tmp_path, "--agents", "4", "--compare", "2")
     found = [int(line.split()[2]) for line in out.splitlines()[1:]]
