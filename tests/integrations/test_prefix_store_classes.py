@@ -32,7 +32,15 @@ from kvcache.errors import InvalidArgumentError, UnsupportedError  # noqa: E402
 from kvcache.integrations.transformers import PrefixStore, generate  # noqa: E402
 from kvcache.integrations.transformers import layers as known  # noqa: E402
 
-STATIC = ["llama", "gemma3_text", "qwen3_next", "mamba2", "falcon_h1", "deepseek_v32"]
+STATIC = [
+    "llama",
+    "gemma3_text",
+    "qwen3_next",
+    "mamba2",
+    "falcon_h1",
+    "deepseek_v32",
+    "inkling2_text",
+]
 
 
 def store_of(model: Any, **options: Any) -> PrefixStore:
@@ -63,14 +71,18 @@ def test_a_static_cache_is_filled_and_goes_on_exactly(name: str, length: int) ->
     live, into = (transformers.StaticCache(model.config, max_cache_len=96) for _ in range(2))
     run(model, ids[:, :length], live)
     source = live
-    if name == "gemma3_text":  # its window drops rows
+    if name in ("gemma3_text", "inkling2_text"):  # its window drops rows
         source, _ = store.lookup(ids)
         run(model, ids[:, :length], source)
     insert(store, ids[:, :length], source)
     restored, found = store.lookup(ids, into=into)
     assert restored is into
     assert found == length
-    assert torch.equal(go_on(model, ids, length, restored), go_on(model, ids, length, live))
+    got, expected = (go_on(model, ids, length, cache) for cache in (restored, live))
+    if name == "inkling2_text":  # what was stored ran in a dynamic cache, which it rounds otherwise
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert torch.equal(got, expected)
     with pytest.raises(InvalidArgumentError, match="empty cache"):
         store.lookup(ids, into=into)
 
