@@ -13,8 +13,9 @@ from rich.table import Table
 from kvcache.cli.console import report_console
 from kvcache.cli.model import load_model
 from kvcache.enums import DType
-from kvcache.errors import KVCacheError
+from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.planner import declare_model, format_names, parse_format, plan_model
+from kvcache.planner.emit_cpp import emit_cpp
 from kvcache.planner.engines import ENGINES, Deployment, engine_report
 from kvcache.plot import plot_growth
 from kvcache.terms import LIMIT
@@ -76,6 +77,11 @@ def add_parser(subparsers: Any) -> None:
     )
     option("--as", dest="engine", choices=tuple(ENGINES), help="what this engine would allocate")
     option("--json", action="store_true", help="print JSON, not tables")
+    option(
+        "--emit",
+        choices=("cpp",),
+        help="print the layout as a C++ header instead, for one model that the cache can store",
+    )
     option("--plot", metavar="FILE", type=Path, help="draw bytes against length; png, svg or pdf")
 
 
@@ -84,6 +90,9 @@ def run(args: argparse.Namespace) -> int:
     memory = None if args.memory is None else parse_bytes(args.memory, name="--memory")
     if args.format is not None:
         parse_format(args.format)
+    if args.emit is not None:
+        print(_emit(args, memory), end="")
+        return 0
     reports: list[tuple[ModelPlan, EngineReport | None]] = []
     declared: dict[str, tuple[StateDecl, ...]] = {}
     for path in args.configs:
@@ -111,6 +120,33 @@ def run(args: argparse.Namespace) -> int:
             if engine is not None:
                 _print_engine(console, engine)
     return 0
+
+
+def _emit(args: argparse.Namespace, memory: int | None) -> str:
+    if len(args.configs) > 1 or args.json or args.plot or args.engine:
+        raise InvalidArgumentError(
+            "--emit: prints one model's header; it goes with one CONFIG.json and without --json, "
+            "--plot and --as"
+        )
+    [path] = args.configs
+    model = load_model(path, tp=args.tp)
+    stored = parse_format(_format(args, model))
+    try:
+        return emit_cpp(
+            declare_model(
+                model, stored, state_dtype=args.state_dtype or DType.F32, drafts=args.drafts > 0
+            ),
+            name=path.stem,
+            model_type=model.model_type,
+            format=stored.name,
+            tokens=args.tokens,
+            sequences=args.batch,
+            prefix_snapshots=args.prefix_snapshots,
+            memory_bytes=memory,
+            costs=model.costs,
+        )
+    except KVCacheError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _report(

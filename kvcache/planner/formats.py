@@ -199,7 +199,12 @@ def declare_model(
     schedule: LayerSchedule[LayerCachePolicy] = model.schedule
     if draft_layers:
         schedule = type(schedule)([*model.schedule, *draft_layers])
-    declared = declare(schedule, state_dtype=state_dtype, draft_layers=len(draft_layers))
+    declared = declare(
+        schedule,
+        state_dtype=state_dtype,
+        draft_layers=len(draft_layers),
+        channel_gates=model.channel_gates,
+    )
     return encode(declared, stored)
 
 
