@@ -73,7 +73,8 @@ def run(chosen_shape: str, chosen_memory: dict[str, Any]) -> None:
         shape = chosen_shape
         memory = chosen_memory
 
-    search = settings()
+    # Each example is many operations; for great numbers of them there is model/soak.py.
+    search = settings(max_examples=200)
     if settings.get_current_profile_name() == "ci":
         search = settings(max_examples=12, stateful_step_count=30)
     run_state_machine_as_test(Machine, settings=search)
