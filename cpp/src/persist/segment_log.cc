@@ -287,12 +287,16 @@ void SegmentLog::use(const Located& record) {
 
 void SegmentLog::forget(const Located& record, const Status& why) {
   const std::lock_guard lock(mutex_);
-  if (why.code() == StatusCode::kCorruption) stats_.last_error = why.message();
   Records& records = record.header.kind == RecordKind::kRun ? runs_ : boundaries_;
   const auto at = records.find(record.header.key);
   // Another thread may have forgotten it, and a new one may be there.
-  if (at == records.end() || at->second.record.segment != record.segment) return;
-  stats_.damaged_records += why.code() == StatusCode::kCorruption;
+  const bool same = at != records.end() && at->second.record.segment == record.segment &&
+                    at->second.record.header.offset == record.header.offset;
+  if (!same) return;
+  if (why.code() == StatusCode::kCorruption) {
+    ++stats_.damaged_records;
+    stats_.last_error = why.message();
+  }
   if (record.header.kind == RecordKind::kBoundary) drop_link(record.header);
   records.erase(at);
 }
