@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kvcache import _core
 from kvcache._arguments import (
     Media,
-    adapter_key,
-    as_bytes,
     as_clock,
     as_count,
     as_layer,
-    as_media,
     as_number,
     as_path,
     as_space,
     as_text,
     as_tokens,
 )
+from kvcache._erasure import as_erasure
 from kvcache._events import published
 from kvcache.disk import CacheDisk, DiskTier, disk_core
 from kvcache.errors import InvalidArgumentError, KVCacheError
@@ -530,7 +526,10 @@ class Cache:
         return usage_by_name(_core.tenants(self._core))
 
     def clear(self) -> None:
-        """Drop every stored prefix, pinned ones too. Open sequences keep what they hold."""
+        """Drop every stored prefix, pinned ones too. Open sequences keep what they hold.
+
+        A disk tier keeps what it has, and `open` finds it there; ``erase()`` drops that too.
+        """
         self._core.clear()
 
     def drop_expired(self) -> int:
@@ -565,6 +564,9 @@ class Cache:
     ) -> int:
         """Drop what agrees with everything given, pinned or not; open sequences keep theirs.
 
+        A disk tier loses it from its files as well, of all weights and models, whatever the media;
+        of a tenant all that it wrote.
+
         Args:
             tokens: drop paths that begin with these, and what led only to them; within the one
                 space that the other arguments name, where None means empty. None: whole spaces.
@@ -577,19 +579,13 @@ class Cache:
                 inside, stay and are nobody's from then on; None for any.
 
         Returns:
-            Blocks dropped.
+            Blocks dropped from memory.
+
+        Raises:
+            UnsupportedError: the disk tier is another process's to erase; memory has been erased.
+            KVCacheIOError: the same where the system refused.
         """
-        whose = None if tenant is None else tenant_name(tenant)
-        name = None if namespace is None else as_bytes(namespace, "namespace")
-        by = None if adapter is None else adapter_key(adapter)
-        secret = None if salt is None else as_bytes(salt, "salt")
-        path = np.empty(0, np.int32)
-        if tokens is not None:
-            path = as_tokens(tokens)
-            if path.size == 0:
-                raise InvalidArgumentError("tokens: expected at least one; None for whole spaces")
-            name, by, secret = name or b"", by or b"", secret or b""
-        return self._core.erase(name, by, secret, as_media(media), path, whose)
+        return self._core.erase(*as_erasure(tokens, namespace, adapter, salt, media, tenant))
 
     @property
     def policy(self) -> str:

@@ -4,9 +4,9 @@ What is published is written behind the caller's back by one thread. `Cache.open
 longer prefix than memory has. A directory has one writer and any number of readers; whatever is
 damaged, missing or refused is a miss. ``cpp/FORMAT.md`` describes every byte.
 
-A tier keeps what it has when memory drops it, by `Cache.clear` and `Cache.erase` too: what must be
-forgotten is forgotten by removing the directory. After `Cache.bump_epoch` it goes by the new name
-of the weights; without a new name it is not used any more.
+A tier keeps what it has when memory drops it, by `Cache.clear` too; `Cache.erase` takes it out of
+the files. After `Cache.bump_epoch` it goes by the new name of the weights; without a new name it is
+not used any more.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ class DiskTierStats:
         skipped_snapshots: not exact, or a page of their window was gone.
         evicted_segments: removed for the cap.
         kept_records: written again before their segment was removed, for they had been asked for.
+        erased_records: taken out of the files by `Cache.erase`.
         fetches: lookups that brought something back.
         fetched_tokens: positions that they brought back.
         read_records: that fetches read.
@@ -183,6 +184,7 @@ class DiskTierStats:
     skipped_snapshots: int
     evicted_segments: int
     kept_records: int
+    erased_records: int
     fetches: int
     fetched_tokens: int
     read_records: int

@@ -146,6 +146,7 @@ _DISK_METRICS = (
     _Metric("disk_skipped_snapshots_total", "Snapshots that could not go.", "skipped_snapshots"),
     _Metric("disk_evicted_segments_total", "Segments removed for the cap.", "evicted_segments"),
     _Metric("disk_kept_records_total", "Records written again in time.", "kept_records"),
+    _Metric("disk_erased_records_total", "Records erased.", "erased_records"),
     _Metric("disk_fetches_total", "Lookups that brought something back.", "fetches"),
     _Metric("disk_fetched_tokens_total", "Positions brought back.", "fetched_tokens"),
     _Metric("disk_read_records_total", "Records that fetches read.", "read_records"),

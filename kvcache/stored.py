@@ -120,10 +120,10 @@ def _check_tier(path: str | os.PathLike[str], deep: bool) -> StoredReport:
         "bytes": sum(each.bytes for each in segments),
         "other_entries": [os.fsdecode(name) for name in found.others],
     }
-    report.columns = ("file", "bytes", "runs", "boundaries", "tokens", "end")
+    report.columns = ("file", "bytes", "runs", "boundaries", "erased", "tokens", "end")
     for each in segments:
         end = "sealed" if each.sealed else "unfinished" if each.unfinished else "open"
-        numbers = (each.bytes, each.runs, each.boundaries, each.tokens)
+        numbers = (each.bytes, each.runs, each.boundaries, each.erased, each.tokens)
         report.files.append((each.file, *map(str, numbers), end))
     report.problems = [os.fsdecode(problem) for problem in found.problems]
     return report

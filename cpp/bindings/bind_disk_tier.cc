@@ -43,6 +43,7 @@ void bind_stats(py::module_& m) {
       .def_readonly("skipped_snapshots", &DiskTierStats::skipped_snapshots)
       .def_readonly("evicted_segments", &DiskTierStats::evicted_segments)
       .def_readonly("kept_records", &DiskTierStats::kept_records)
+      .def_readonly("erased_records", &DiskTierStats::erased_records)
       .def_readonly("fetches", &DiskTierStats::fetches)
       .def_readonly("fetched_tokens", &DiskTierStats::fetched_tokens)
       .def_readonly("read_records", &DiskTierStats::read_records)
@@ -64,6 +65,7 @@ void bind_reports(py::module_& m) {
       .def_readonly("sealed", &SegmentReport::sealed)
       .def_readonly("runs", &SegmentReport::runs)
       .def_readonly("boundaries", &SegmentReport::boundaries)
+      .def_readonly("erased", &SegmentReport::erased)
       .def_readonly("tokens", &SegmentReport::tokens)
       .def_readonly("payload_bytes", &SegmentReport::payload_bytes)
       .def_readonly("unfinished", &SegmentReport::unfinished);

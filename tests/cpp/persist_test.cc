@@ -47,7 +47,8 @@ TEST(Crc32c, EveryLengthOffsetAndSplitGivesWhatThePortableOneGives) {
 TEST(Crc32c, LongRunsGiveWhatThePortableOneGives) {
   std::vector<unsigned char> bytes(3 * 4096 * 2 + 3 * 256 + 100);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i >> 3);
-  for (const std::size_t size : {767, 768, 769, 12287, 12288, 12289, 13056, 13064, 25443}) {
+  for (const std::size_t size :
+       {767, 768, 769, 1023, 1024, 1025, 1279, 1280, 4096, 12287, 12288, 12289, 13056, 25443}) {
     for (const std::size_t from : {0, 1}) {
       ASSERT_EQ(crc32c(7, bytes.data() + from, size), crc32c_portable(7, bytes.data() + from, size))
           << size << " bytes from " << from;

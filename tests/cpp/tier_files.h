@@ -89,6 +89,7 @@ struct Sample {
       tokens.push_back(static_cast<std::int32_t>(number * 100 + i));
     }
     payload.resize(bytes != 0 ? bytes : 50 + number * 37 % 200);
+    owner = "owner " + std::to_string(number % 4);
     for (std::size_t i = 0; i < payload.size(); ++i) {
       payload[i] = static_cast<std::byte>(number * 7 + i * 13 + 1);
     }
@@ -96,12 +97,13 @@ struct Sample {
   iovec piece() { return {payload.data(), payload.size()}; }
   Status append_to(SegmentLog& log) {
     const iovec bytes = piece();
-    return log.append(header, tokens, {&bytes, 1});
+    return log.append(header, tokens, {&bytes, 1}, owner);
   }
 
   RecordHeader header;
   std::vector<std::int32_t> tokens;
   std::vector<std::byte> payload;
+  std::string owner;
 };
 
 enum class Outcome { kAbsent, kDamaged, kWrong, kEqual };
@@ -170,6 +172,9 @@ class FaultySystem : public System {
     return System::write_at(file, &piece, 1, offset);
   }
   int sync(int file) override { return fails() ? -error : System::sync(file); }
+  int clear(int file, std::uint64_t offset, std::uint64_t bytes) override {
+    return fails() ? -error : System::clear(file, offset, bytes);
+  }
   int truncate(int file, std::uint64_t bytes) override {
     return fails() ? -error : System::truncate(file, bytes);
   }
@@ -203,6 +208,9 @@ class PowerCutSystem : public System {
   }
   std::int64_t write_at(int file, const iovec* pieces, int count, std::uint64_t offset) override {
     return is_cut() ? -EIO : System::write_at(file, pieces, count, offset);
+  }
+  int clear(int file, std::uint64_t offset, std::uint64_t bytes) override {
+    return is_cut() ? -EIO : System::clear(file, offset, bytes);
   }
   int truncate(int file, std::uint64_t bytes) override {
     return is_cut() ? -EIO : System::truncate(file, bytes);

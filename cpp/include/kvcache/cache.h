@@ -220,7 +220,7 @@ class Cache {
   Result<std::vector<PageRefs>> page_refs(std::size_t group) const;
 
   // Drops every stored prefix, pinned ones too; open sequences keep what they hold. A disk tier
-  // keeps what it has.
+  // keeps what it has, and open() finds it there again; erase({}) drops that too.
   void clear();
   // Drops what has outlived its time to live, which nothing finds any more; without this call it
   // goes when memory is needed, before anything else, or when events are taken, which tell routers
@@ -232,8 +232,12 @@ class Cache {
   // name computed; without another name it is not used any more.
   void bump_epoch(std::string weights);
   // Drops what agrees with every field given, and with `tokens`, which need a whole space: the
-  // paths that begin with them and what led only there. A disk tier keeps what it has. Returns
-  // blocks. kInvalidArgument: tokens without a space, or a tenant without a name.
+  // paths that begin with them and what led only there. Of a disk tier it takes the same out of the
+  // files before it returns: for all weights and models in the directory, whatever the media, and
+  // of a tenant all that it wrote; what cannot be read goes as well. Returns blocks of memory.
+  // kInvalidArgument: tokens without a space, or a tenant without a name. Memory is erased and the
+  // tier is not, or not all of it, with kUnsupported: another process writes it; kIoError: the
+  // system refused.
   Result<std::uint64_t> erase(const EraseFilter& filter);
 
   // Limits what is stored for a tenant, see tenants.h; none: no limit. A share of the budget

@@ -27,7 +27,7 @@ enum class TierAccess : std::uint8_t {
 };
 
 struct DiskTierOptions {
-  std::string path;             // its parent must exist; empty: no tier
+  std::string path;  // its parent must exist; empty: no tier
   // Of all files, or as much as the disk has where that is less; the oldest segments go first.
   std::uint64_t max_bytes = 0;
   TierAccess access = TierAccess::kWrite;
@@ -55,8 +55,9 @@ struct DiskTierStats {
   std::uint64_t dropped_records = 0;    // the queue was full, or writing is suspended
   std::uint64_t skipped_snapshots = 0;  // not exact, or their window was gone
   std::uint64_t evicted_segments = 0;
-  std::uint64_t kept_records = 0;  // copied out of segments that went, for they were in use
-  std::uint64_t fetches = 0;       // lookups that read something
+  std::uint64_t kept_records = 0;    // copied out of segments that went, for they were in use
+  std::uint64_t erased_records = 0;  // by erase()
+  std::uint64_t fetches = 0;         // lookups that read something
   std::uint64_t fetched_tokens = 0;
   std::uint64_t read_records = 0;
   std::uint64_t read_bytes = 0;
@@ -78,6 +79,7 @@ struct SegmentReport {
   bool sealed = false;
   std::uint64_t runs = 0;
   std::uint64_t boundaries = 0;
+  std::uint64_t erased = 0;  // records
   std::uint64_t tokens = 0;
   std::uint64_t payload_bytes = 0;
   // Behind the last record and not zero: what is being written, or was when its writer was killed.

@@ -93,6 +93,8 @@ class CacheCore final : public arena::ItemSource {
   // memory. Whatever fails is a miss.
   void fetch(std::string_view space, std::span<const MediaSpan> media,
              std::span<const std::int32_t> tokens, std::uint64_t ttl_ms, const std::string& tenant);
+  // Locked. Cache::erase() of memory, which `filter` was checked for. Returns blocks.
+  std::uint64_t erase(const EraseFilter& filter);
   // Unlocked. Gives back what a job of the tier has held.
   void release(const TierJob& job);
 
@@ -118,6 +120,7 @@ class CacheCore final : public arena::ItemSource {
   prefix::RadixIndex index;
   const bool records_events;
   Clock clock;
+  std::uint64_t erasures = 0;        // locked: times that erase() was called
   std::uint64_t reserved_bytes = 0;  // locked: taken out of the arena's budget
   CacheStats counters;               // opens, hits, tokens and open sequences
   std::unique_ptr<DiskTier> disk;    // or null; the last: its thread uses the others
@@ -217,6 +220,10 @@ Status check_share(const MemoryShare& share, std::string_view name);
 // The name of a prefix space as the index keys it: every field with its length, so that no two
 // spaces meet.
 std::string space_key(const PrefixSpace& space);
+
+// Whether the fields of a space are those that a filter gives.
+bool agrees(std::string_view name, std::string_view adapter, std::string_view salt,
+            const EraseFilter& filter);
 
 // What space_key() was made of.
 PrefixSpace space_of(std::string_view key);

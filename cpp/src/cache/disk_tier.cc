@@ -5,6 +5,7 @@
 
 #include "base/sha256.h"
 #include "cache/tier_layout.h"
+#include "cache/tier_owner.h"
 
 namespace kvcache {
 namespace {
@@ -109,6 +110,7 @@ std::optional<TierJob> DiskTier::make_job(const TierPath& path, const std::vecto
     const std::lock_guard lock(mutex_);
     job.header.origin = origin_;
   }
+  job.owner = path.owner;
   const auto tokens = path.tokens.subspan(first, last - first);
   job.tokens.assign(tokens.begin(), tokens.end());
   if (snapshot != nullptr) {
@@ -210,6 +212,12 @@ bool DiskTier::queue(std::vector<TierJob> jobs, const Hold& hold) {
 
 void DiskTier::store(const TierPath& path, std::uint64_t& last_boundary, const Hold& hold) {
   if (!log_->is_writer()) return;
+  if (path.owner.size() > persist::kMaxOwnerBytes) {
+    const std::lock_guard lock(mutex_);
+    counters_.last_error = "the names of a space are too long to be stored";
+    ++counters_.dropped_records;
+    return;
+  }
   const std::uint64_t block_tokens = plan_.block_tokens();
   std::vector<std::uint64_t> starts = run_starts(path.chain, true);
   std::uint64_t skipped = 0;
@@ -296,7 +304,8 @@ std::optional<TierHit> DiskTier::find(const prefix::BlockChain& chain,
 }
 
 void DiskTier::fail(const Located& record, const Status& why) {
-  if (why.code() == StatusCode::kCorruption) return log_->forget(record, why);
+  const bool gone = why.code() == StatusCode::kNotFound;
+  if (gone || why.code() == StatusCode::kCorruption) return log_->forget(record, why);
   const std::lock_guard lock(mutex_);
   ++counters_.read_errors;
   counters_.last_error = why.message();
@@ -313,6 +322,18 @@ void DiskTier::count_fetch(std::uint64_t tokens, std::uint64_t records, std::uin
 void DiskTier::count_no_room() {
   const std::lock_guard lock(mutex_);
   ++counters_.no_room;
+}
+
+Result<std::uint64_t> DiskTier::erase(const EraseFilter& filter) {
+  if (!log_->is_writer()) {
+    return Status::unsupported("erase: the disk tier at ", options_.path,
+                               " is written by another process, which has to erase");
+  }
+  persist::TierErasure erasure;
+  erasure.tokens = filter.tokens;
+  erasure.space = [&](std::string_view owner) { return is_in_space(owner, filter); };
+  erasure.tenant = [&](std::string_view owner) { return is_of_tenant(owner, filter); };
+  return writer_->erase(erasure);
 }
 
 Status DiskTier::flush(std::optional<std::uint64_t> wait_ms) {
@@ -336,6 +357,7 @@ DiskTierStats DiskTier::stats() const {
   stats.syncs = log.syncs;
   stats.evicted_segments = log.evicted_segments;
   stats.kept_records = log.kept_records;
+  stats.erased_records = log.erased_records;
   stats.damaged_segments = log.damaged_segments;
   stats.torn_segments = log.torn_segments;
   stats.damaged_records = log.damaged_records;

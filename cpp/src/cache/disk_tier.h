@@ -14,6 +14,7 @@
 
 #include "arena/pool_map.h"
 #include "cache/tier_writer.h"
+#include "kvcache/cache.h"
 #include "kvcache/disk_tier.h"
 #include "kvcache/prefix_space.h"
 #include "kvcache/state_plan.h"
@@ -36,7 +37,8 @@ struct TierPath {
   std::span<const std::int32_t> tokens;
   const prefix::BlockTables& tables;
   std::span<const arena::SnapshotRef> snapshots;
-  bool is_last = false;  // the sequence ends here
+  bool is_last = false;    // the sequence ends here
+  std::string owner = {};  // owner_text()
 };
 
 class DiskTier {
@@ -70,6 +72,10 @@ class DiskTier {
   void count_fetch(std::uint64_t tokens, std::uint64_t records, std::uint64_t bytes);
   void count_no_room();
 
+  // Takes out of the files what agrees with every field given, behind what waits to be written, for
+  // all weights and models alike; media are not looked at. kUnsupported: another process writes
+  // them. Otherwise as SegmentLog::erase().
+  Result<std::uint64_t> erase(const EraseFilter& filter);
   Status flush(std::optional<std::uint64_t> wait_ms);
   DiskTierStats stats() const;
 

@@ -24,7 +24,13 @@ std::string_view take_field(std::string_view& key) {
 bool agrees(std::string_view key, const EraseFilter& filter) {
   const std::string_view name = take_field(key);
   const std::string_view adapter = take_field(key);
-  const std::string_view salt = take_field(key);
+  return agrees(name, adapter, take_field(key), filter);
+}
+
+}  // namespace
+
+bool agrees(std::string_view name, std::string_view adapter, std::string_view salt,
+            const EraseFilter& filter) {
   if (filter.name && *filter.name != name) return false;
   // A name without a revision is the beginning of one with it: each part carries its length.
   const bool named =
@@ -32,8 +38,6 @@ bool agrees(std::string_view key, const EraseFilter& filter) {
       (filter.adapter->empty() ? adapter.empty() : adapter.starts_with(*filter.adapter));
   return named && (!filter.salt || *filter.salt == salt);
 }
-
-}  // namespace
 
 std::string space_key(const PrefixSpace& space) {
   std::string key;
@@ -86,17 +90,27 @@ Result<std::uint64_t> Cache::erase(const EraseFilter& filter) {
   if (filter.tenant && filter.tenant->empty()) {
     return Status::invalid_argument("erase: a tenant needs a name");
   }
+  if (!filter.tokens.empty()) {
+    if (Status status = check_media(filter.media, 0, filter.tokens.size()); !status) return status;
+  }
+  // What was read before this is not inserted after it.
+  const Status disk = core_->disk ? core_->disk->erase(filter).status() : Status::ok();
   const std::lock_guard lock(core_->mutex);
+  ++core_->erasures;
+  const std::uint64_t blocks = core_->erase(filter);
+  if (!disk) return disk;
+  return blocks;
+}
+
+std::uint64_t CacheCore::erase(const EraseFilter& filter) {
   if (filter.tokens.empty()) {
     const auto chosen = [&](std::string_view key) { return agrees(key, filter); };
-    return filter.tenant ? core_->index.erase_tenant(*filter.tenant, chosen)
-                         : core_->index.erase_spaces(chosen);
+    return filter.tenant ? index.erase_tenant(*filter.tenant, chosen) : index.erase_spaces(chosen);
   }
-  if (Status status = check_media(filter.media, 0, filter.tokens.size()); !status) return status;
   const std::string key = space_key({*filter.name, *filter.adapter, *filter.salt});
   const SpaceRef space(key, filter.media, SpaceRef::kAnyEpoch);
-  return filter.tenant ? core_->index.erase_tenant(*filter.tenant, space, filter.tokens)
-                       : core_->index.erase_prefix(space, filter.tokens);
+  return filter.tenant ? index.erase_tenant(*filter.tenant, space, filter.tokens)
+                       : index.erase_prefix(space, filter.tokens);
 }
 
 }  // namespace kvcache

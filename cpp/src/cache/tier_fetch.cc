@@ -7,6 +7,7 @@
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
 #include "cache/tier_layout.h"
+#include "cache/tier_owner.h"
 #include "codec/parallel.h"
 #include "kvcache/cache.h"
 #include "layout/spans.h"
@@ -49,8 +50,14 @@ struct Read {
 
 class Fetch {
  public:
-  Fetch(CacheCore& core, const SpaceRef& space, std::span<const std::int32_t> tokens, TierHit hit)
-      : core_(core), space_(space), tokens_(tokens), hit_(std::move(hit)), held_(core) {}
+  Fetch(CacheCore& core, const SpaceRef& space, std::span<const std::int32_t> tokens, TierHit hit,
+        std::uint64_t erasures)
+      : core_(core),
+        space_(space),
+        tokens_(tokens),
+        hit_(std::move(hit)),
+        erasures_(erasures),
+        held_(core) {}
 
   // Locked. Keeps what memory has of the prefix, and takes pages for the rest. kOutOfCapacity: they
   // do not fit; what was taken goes back with this.
@@ -112,9 +119,9 @@ class Fetch {
     return whole;
   }
 
-  // Locked. False: the weights have changed meanwhile.
+  // Locked. False: the weights have changed meanwhile, or something was erased.
   bool insert(const prefix::PathNames& names, std::uint64_t ttl, const std::string& tenant) {
-    if (space_.epoch != core_.index.epoch()) return false;
+    if (space_.epoch != core_.index.epoch() || erasures_ != core_.erasures) return false;
     core_.insert(space_, prefix_tokens(), tables_, snapshots(), names, ttl, tenant);
     return true;
   }
@@ -207,7 +214,8 @@ class Fetch {
   const SpaceRef space_;
   const std::span<const std::int32_t> tokens_;
   TierHit hit_;
-  std::uint64_t resident_ = 0;  // whole blocks that memory has
+  const std::uint64_t erasures_;  // before it was looked for
+  std::uint64_t resident_ = 0;    // whole blocks that memory has
   prefix::BlockTables tables_;
   Held held_;
 };
@@ -248,8 +256,9 @@ void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
       if (job.snapshot != kNoItem) cache->pools.snapshots->retain(job.snapshot);
     }
   };
-  cache->disk->store({disk_chain, tokens, tables, state->snapshots(), is_last}, last_disk_boundary,
-                     hold);
+  cache->disk->store({disk_chain, tokens, tables, state->snapshots(), is_last,
+                      owner_text(space_of(state->space().key), tenant)},
+                     last_disk_boundary, hold);
 }
 
 // ---- Getting back -----------------------------------------------------------------------------
@@ -259,9 +268,11 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
                       const std::string& tenant) {
   std::uint64_t epoch = 0;
   std::uint64_t resident = 0;
+  std::uint64_t before = 0;
   {
     const std::lock_guard lock(mutex);
     epoch = index.epoch();
+    before = erasures;
     resident = index.match(SpaceRef(space, media, epoch), tokens, false).usable;
   }
   // After the epoch, so that a name is never older than what it is inserted as.
@@ -273,7 +284,7 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     auto hit = disk->find(chain, tokens, resident, tokens.size() - 1);
     if (!hit) return;
-    Fetch fetch(*this, here, tokens, std::move(*hit));
+    Fetch fetch(*this, here, tokens, std::move(*hit), before);
     Status taken;
     {
       const std::lock_guard lock(mutex);

@@ -21,6 +21,12 @@ milliseconds wait_of(std::uint64_t ms) {
 
 }  // namespace
 
+// What a caller waits for.
+struct Erasing {
+  const persist::TierErasure& erasure;
+  std::optional<Result<std::uint64_t>> done = {};
+};
+
 TierWriter::TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release)
     : log_(log), options_(options), release_(std::move(release)) {}
 
@@ -114,6 +120,27 @@ Status TierWriter::flush(std::optional<std::uint64_t> wait_ms) {
   return flush_status_;
 }
 
+Result<std::uint64_t> TierWriter::erase(const persist::TierErasure& erasure) {
+  Erasing erasing{erasure};
+  TierJob job;
+  job.erasing = &erasing;
+  std::unique_lock lock(mutex_);
+  queue_.push_back(std::move(job));
+  ++submitted_;
+  work_.notify_one();
+  done_.wait(lock, [&] { return erasing.done.has_value(); });
+  return std::move(*erasing.done);
+}
+
+void TierWriter::erase_now(const TierJob& job) {
+  auto done = log_.erase(job.erasing->erasure);
+  const std::lock_guard lock(mutex_);
+  if (!done) suspend(done.status());
+  job.erasing->done = std::move(done);
+  ++finished_;
+  done_.notify_all();
+}
+
 void TierWriter::count(DiskTierStats& stats) const {
   const std::lock_guard lock(mutex_);
   stats.queued_bytes = queued_bytes_;
@@ -137,7 +164,7 @@ void TierWriter::run() {
       const TierJob job = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      write(job);
+      job.erasing != nullptr ? erase_now(job) : write(job);
       lock.lock();
       continue;
     }
@@ -167,7 +194,7 @@ void TierWriter::write(const TierJob& job) {
   }
   if (!dropped) {
     if (!log_.has_unsynced()) unsynced_since_ = steady_clock::now();
-    status = log_.append(job.header, job.tokens, job.payload);
+    status = log_.append(job.header, job.tokens, job.payload, job.owner);
   }
   release_(job);
   sync_when_due(false);

@@ -29,12 +29,14 @@ namespace kvcache {
 // A record that waits, and what must stay in memory until it is written.
 struct TierJob {
   persist::RecordHeader header;
+  std::string owner;
   std::vector<std::int32_t> tokens;
   std::vector<iovec> payload;
   std::vector<std::pair<std::size_t, arena::ItemId>> pages;  // group and page
   std::vector<std::vector<std::byte>> copies;                // of pages that are not full
   arena::ItemId snapshot = arena::kNoItem;
   std::uint64_t bytes = 0;
+  struct Erasing* erasing = nullptr;  // instead of a record
 };
 
 class TierWriter {
@@ -64,6 +66,9 @@ class TierWriter {
   // within `wait_ms`; it goes on.
   Status flush(std::optional<std::uint64_t> wait_ms);
 
+  // Erases, behind what waits already; returns how many records. As SegmentLog::erase().
+  Result<std::uint64_t> erase(const persist::TierErasure& erasure);
+
   // Adds its counters.
   void count(DiskTierStats& stats) const;
 
@@ -71,6 +76,7 @@ class TierWriter {
   TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release);
   void run();
   bool is_suspended() const;  // locked
+  void erase_now(const TierJob& job);
   void write(const TierJob& job);
   void sync_when_due(bool now);
   void suspend(const Status& why);  // locked

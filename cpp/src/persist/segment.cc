@@ -93,6 +93,12 @@ Status read_pieces(System& system, int file, const std::string& path, std::span<
   return Status::ok();
 }
 
+Digest digest_of(std::string_view text) {
+  Sha256 sha;
+  sha.update(text.data(), text.size());
+  return sha.finish();
+}
+
 bool is_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(),
                      [](std::byte byte) { return byte == std::byte{}; });
@@ -201,6 +207,7 @@ bool Segment::read_footer(const Found& found) {
   if (!read_entries(*trailer, [](const RecordHeader&) {})) return false;
   if (!read_entries(*trailer, tell)) return false;
   end_ = trailer->entries_offset;
+  trailer_ = *trailer;
   sealed_ = true;
   return true;
 }
@@ -257,22 +264,18 @@ Status Segment::refresh(const Found& found) {
 
 // ---- Writing ----------------------------------------------------------------------------------
 
-std::uint64_t Segment::record_bytes(std::uint64_t tokens, std::uint64_t payload_bytes) const {
-  RecordHeader record;
-  record.tokens = tokens;
-  record.payload_bytes = payload_bytes;
-  return record.next_offset(header_.alignment);
-}
-
 Status Segment::append(RecordHeader& record, std::span<const std::int32_t> tokens,
-                       std::span<const iovec> payload) {
+                       std::span<const iovec> payload, std::string_view owner) {
   record.segment = header_.number;
   record.offset = end_;
   record.tokens = tokens.size();
   record.payload_bytes = total_bytes(payload);
   record.tokens_crc = crc32c(0, tokens.data(), tokens.size_bytes());
   record.payload_crc = 0;
+  record.owner = digest_of(owner);
+  record.owner_bytes = static_cast<std::uint32_t>(owner.size());
   Status status = write_all(tokens.data(), tokens.size_bytes(), record.tokens_offset());
+  if (status) status = write_all(owner.data(), owner.size(), record.owner_offset());
   std::uint64_t offset = record.payload_offset(header_.alignment);
   Chunks chunks(payload);
   for (auto chunk = chunks.next(); status && !chunk.empty(); chunk = chunks.next()) {
@@ -296,6 +299,13 @@ Status Segment::seal(std::span<const RecordHeader> records) {
   if (const int failed = system_.truncate(file_, end_); failed < 0) {
     return os_error("truncate", path_, -failed);
   }
+  if (Status status = write_footer(records); !status) return status;
+  sealed_ = true;
+  torn_ = false;
+  return Status::ok();
+}
+
+Status Segment::write_footer(std::span<const RecordHeader> records) {
   SegmentTrailer trailer;
   trailer.number = header_.number;
   trailer.records = records.size();
@@ -309,15 +319,61 @@ Status Segment::seal(std::span<const RecordHeader> records) {
   if (Status status = write_all(entries.data(), bytes, end_); !status) return status;
   if (Status status = write_all(last.data(), last.size(), end_ + bytes); !status) return status;
   file_bytes_ = trailer.file_bytes();
-  sealed_ = true;
-  torn_ = false;
+  trailer_ = trailer;
   return Status::ok();
+}
+
+// The bytes go before the header does: whoever is killed in between leaves records that are
+// damaged, and erases them the next time.
+Status Segment::erase(std::span<const std::size_t> chosen, std::span<RecordHeader> records) {
+  for (const std::size_t at : chosen) {
+    RecordHeader& record = records[at];
+    const std::uint64_t begin = record.tokens_offset();
+    const std::uint64_t end = std::min(record.payload_end(header_.alignment), file_bytes());
+    const int failed = end > begin ? system_.clear(file_, begin, end - begin) : 0;
+    if (failed < 0) return os_error("erase", path_, -failed);
+    record = record.erased();
+    const RecordHeaderBytes header = encode(record);
+    if (Status status = write_all(header.data(), header.size(), record.offset); !status) {
+      return status;
+    }
+  }
+  if (sealed_) {
+    if (Status status = write_footer(records); !status) return status;
+  }
+  return sync();
 }
 
 // ---- Reading ----------------------------------------------------------------------------------
 
 Status Segment::read_bytes(std::uint64_t offset, std::span<std::byte> bytes) const {
   return read_all(bytes.data(), bytes.size(), offset);
+}
+
+Status Segment::list(const Found& found) const {
+  if (sealed_) {
+    if (read_entries(trailer_, found)) return Status::ok();
+    return Status::corruption(path_, ": its footer is damaged");
+  }
+  for (std::uint64_t at = header_.alignment; at < end_;) {
+    RecordHeaderBytes bytes;
+    if (Status status = read_all(bytes.data(), bytes.size(), at); !status) return status;
+    const auto record = decode_record(bytes, header_.number, at);
+    if (!record) return Status::corruption(path_, ": no record at byte ", at);
+    found(*record);
+    at = record->next_offset(header_.alignment);
+  }
+  return Status::ok();
+}
+
+Result<std::string> Segment::read_owner(const RecordHeader& record) const {
+  std::string owner(record.owner_bytes, '\0');
+  if (Status status = read_all(owner.data(), owner.size(), record.owner_offset()); !status) {
+    return status;
+  }
+  if (digest_of(owner) == record.owner) return owner;
+  return Status::corruption(path_, ": the record at byte ", record.offset,
+                            " does not say whose it is");
 }
 
 Status Segment::read(const RecordHeader& record, std::span<std::int32_t> tokens,
@@ -339,7 +395,13 @@ Status Segment::read(const RecordHeader& record, std::span<std::int32_t> tokens,
       !status) {
     return status;
   }
-  if (header != encode(record)) return damaged("its header has changed");
+  if (header != encode(record)) {
+    const auto found = decode_record(header, record.segment, record.offset);
+    if (found && found->kind == RecordKind::kErased) {
+      return Status::not_found(path_, ": the record at byte ", record.offset, " was erased");
+    }
+    return damaged("its header has changed");
+  }
   if (crc32c(0, tokens.data(), tokens.size_bytes()) != record.tokens_crc) {
     return damaged("the checksum of its tokens is wrong");
   }

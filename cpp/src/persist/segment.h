@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -48,20 +49,26 @@ class Segment {
   // Finds what another process has appended since. kIoError: the system refused.
   Status refresh(const Found& found);
 
-  // Bytes that append() makes of it.
-  std::uint64_t record_bytes(std::uint64_t tokens, std::uint64_t payload_bytes) const;
-  // Fills in where the record is and its checksums. kIoError: the system refused, and the record is
-  // not there; the segment takes no more.
+  // Fills in where the record is and its checksums; `owner` says whose it is. kIoError: the system
+  // refused, and the record is not there; the segment takes no more.
   Status append(RecordHeader& record, std::span<const std::int32_t> tokens,
-                std::span<const iovec> payload);
+                std::span<const iovec> payload, std::string_view owner);
   Status sync();
   // Cuts off what is no record and appends the footer. `records` are all of them, in order.
   Status seal(std::span<const RecordHeader> records);
 
+  // What there is, in order, from the footer where there is one. kCorruption: it cannot be told.
+  Status list(const Found& found) const;
+  // Makes zeros of the records at `chosen` in `records`, which are all of them in order, and is
+  // told so in `records`. kIoError: some may be there still.
+  Status erase(std::span<const std::size_t> chosen, std::span<RecordHeader> records);
+  // The text whose digest the header has. kCorruption: it is another one.
+  Result<std::string> read_owner(const RecordHeader& record) const;
+
   // The file's bytes [offset, offset + size). kCorruption: it ends before.
   Status read_bytes(std::uint64_t offset, std::span<std::byte> bytes) const;
   // Reads a record into `tokens` and `payload`, whose sizes are the record's. kCorruption: it is
-  // not what its header says.
+  // not what its header says. kNotFound: it was erased.
   Status read(const RecordHeader& record, std::span<std::int32_t> tokens,
               std::span<const iovec> payload) const;
 
@@ -72,6 +79,7 @@ class Segment {
   Status read_all(void* data, std::size_t bytes, std::uint64_t offset) const;
   Status check_header(const TierId& tier, std::uint64_t number);
   bool read_footer(const Found& found);
+  Status write_footer(std::span<const RecordHeader> records);
   bool read_entries(const SegmentTrailer& trailer, const Found& found) const;
 
   System& system_;
@@ -81,6 +89,7 @@ class Segment {
   std::uint64_t end_ = 0;                      // where the next record begins
   std::atomic<std::uint64_t> file_bytes_ = 0;  // of the file, as far as it is known
   bool sealed_ = false;
+  SegmentTrailer trailer_;  // of a sealed one
   bool torn_ = false;
 };
 

@@ -82,21 +82,24 @@ std::optional<RecordHeader> parse_record(std::span<const std::byte, kRecordHeade
   header.payload_bytes = reader.take<std::uint64_t>();
   header.tokens_crc = reader.take<std::uint32_t>();
   header.payload_crc = reader.take<std::uint32_t>();
+  header.owner = reader.take<Digest>();
+  header.owner_bytes = reader.take<std::uint32_t>();
   if (!reader.is_whole() || version != kSegmentVersion || flags != 0) return std::nullopt;
-  if (kind != static_cast<std::uint8_t>(RecordKind::kRun) &&
-      kind != static_cast<std::uint8_t>(RecordKind::kBoundary)) {
+  if (kind < static_cast<std::uint8_t>(RecordKind::kRun) ||
+      kind > static_cast<std::uint8_t>(RecordKind::kErased)) {
     return std::nullopt;
   }
   header.kind = static_cast<RecordKind>(kind);
   const bool fits = header.offset < kMaxSegmentBytes && header.payload_bytes < kMaxSegmentBytes &&
-                    header.tokens <= kMaxRecordTokens && header.first <= kMaxRecordTokens;
+                    header.tokens <= kMaxRecordTokens && header.first <= kMaxRecordTokens &&
+                    header.owner_bytes <= kMaxOwnerBytes;
   return fits ? std::optional(header) : std::nullopt;
 }
 
 }  // namespace
 
 std::uint64_t RecordHeader::payload_offset(std::uint32_t alignment) const {
-  return round_up(tokens_offset() + tokens * sizeof(std::int32_t), alignment);
+  return round_up(owner_offset() + owner_bytes, alignment);
 }
 
 std::uint64_t RecordHeader::payload_end(std::uint32_t alignment) const {
@@ -105,6 +108,17 @@ std::uint64_t RecordHeader::payload_end(std::uint32_t alignment) const {
 
 std::uint64_t RecordHeader::next_offset(std::uint32_t alignment) const {
   return round_up(payload_end(alignment), alignment);
+}
+
+RecordHeader RecordHeader::erased() const {
+  RecordHeader header;
+  header.kind = RecordKind::kErased;
+  header.segment = segment;
+  header.offset = offset;
+  header.tokens = tokens;
+  header.payload_bytes = payload_bytes;
+  header.owner_bytes = owner_bytes;
+  return header;
 }
 
 SegmentHeaderBytes encode(const SegmentHeader& header) {
@@ -133,6 +147,8 @@ RecordHeaderBytes encode(const RecordHeader& header) {
       .put(header.payload_bytes)
       .put(header.tokens_crc)
       .put(header.payload_crc)
+      .put(header.owner)
+      .put(header.owner_bytes)
       .sealed();
 }
 

@@ -27,12 +27,14 @@ inline constexpr std::uint64_t kTrailerBytes = 64;
 inline constexpr std::uint32_t kAlignment = 4096;
 inline constexpr std::uint32_t kMaxAlignment = 1 << 16;
 inline constexpr std::uint64_t kMaxRecordTokens = 1 << 28;
+inline constexpr std::uint64_t kMaxOwnerBytes = 1 << 16;
 // Offsets and lengths stay below this, so that sums of a few of them do not overflow.
 inline constexpr std::uint64_t kMaxSegmentBytes = std::uint64_t{1} << 48;
 
 enum class RecordKind : std::uint8_t {
   kRun = 1,       // whole blocks of a path
   kBoundary = 2,  // what else it takes to go on at one position
+  kErased = 3,    // zeros, where one of the others was
 };
 
 // The first bytes of a segment.
@@ -55,13 +57,18 @@ struct RecordHeader {
   std::uint64_t payload_bytes = 0;
   std::uint32_t tokens_crc = 0;
   std::uint32_t payload_crc = 0;
+  Digest owner{};  // of the text that says whose it is
+  std::uint32_t owner_bytes = 0;
 
   std::uint64_t end() const { return first + tokens; }
   std::uint64_t tokens_offset() const { return offset + kRecordHeaderBytes; }
+  std::uint64_t owner_offset() const { return tokens_offset() + tokens * sizeof(std::int32_t); }
   std::uint64_t payload_offset(std::uint32_t alignment) const;
   // Where the payload stops, and where what follows begins.
   std::uint64_t payload_end(std::uint32_t alignment) const;
   std::uint64_t next_offset(std::uint32_t alignment) const;
+  // The header that says where it was and nothing of what it was.
+  RecordHeader erased() const;
 };
 
 // The last bytes of a sealed segment, after the copies of all its record headers.

@@ -233,6 +233,7 @@ Status SegmentLog::seal_left_over(const std::shared_ptr<Segment>& segment,
 }
 
 void SegmentLog::add(const RecordHeader& record, const std::shared_ptr<Segment>& segment) {
+  if (record.kind == RecordKind::kErased) return;
   Records& records = record.kind == RecordKind::kRun ? runs_ : boundaries_;
   const bool fresh = records.insert_or_assign(record.key, Entry{{record, segment}, false}).second;
   if (fresh && record.kind == RecordKind::kBoundary) {
@@ -286,21 +287,28 @@ void SegmentLog::use(const Located& record) {
 
 void SegmentLog::forget(const Located& record, const Status& why) {
   const std::lock_guard lock(mutex_);
-  stats_.last_error = why.message();
   Records& records = record.header.kind == RecordKind::kRun ? runs_ : boundaries_;
   const auto at = records.find(record.header.key);
   // Another thread may have forgotten it, and a new one may be there.
-  if (at == records.end() || at->second.record.segment != record.segment) return;
-  ++stats_.damaged_records;
-  if (record.header.kind == RecordKind::kBoundary) {
-    const auto [first, last] = boundaries_by_parent_.equal_range(record.header.parent);
-    for (auto link = first; link != last; ++link) {
-      if (link->second != record.header.key) continue;
-      boundaries_by_parent_.erase(link);
-      break;
-    }
+  const bool same = at != records.end() && at->second.record.segment == record.segment &&
+                    at->second.record.header.offset == record.header.offset;
+  if (!same) return;
+  if (why.code() == StatusCode::kCorruption) {
+    ++stats_.damaged_records;
+    stats_.last_error = why.message();
   }
+  if (record.header.kind == RecordKind::kBoundary) drop_link(record.header);
   records.erase(at);
+}
+
+// Locked.
+void SegmentLog::drop_link(const RecordHeader& boundary) {
+  const auto [first, last] = boundaries_by_parent_.equal_range(boundary.parent);
+  for (auto link = first; link != last; ++link) {
+    if (link->second != boundary.key) continue;
+    boundaries_by_parent_.erase(link);
+    return;
+  }
 }
 
 // Locked.

@@ -1,8 +1,8 @@
 // The segments of one directory as a map from prefixes to records, under a cap on their bytes, or
 // under what the disk has room for where that is less. The oldest segment goes first; records of it
 // that were asked for are written again.
-// Thread safety: thread-safe, but for append(), sync() and close(), which one thread calls. Nothing
-// is read or written while the lock is held, but when a reader refreshes.
+// Thread safety: thread-safe, but for append(), erase(), sync() and close(), which one thread
+// calls. Nothing is read or written while the lock is held, but when a reader refreshes.
 #pragma once
 
 #include <array>
@@ -20,6 +20,7 @@
 #include "kvcache/disk_tier.h"
 #include "kvcache/status.h"
 #include "persist/segment.h"
+#include "persist/segment_erase.h"
 #include "persist/segment_format.h"
 #include "persist/system.h"
 
@@ -53,6 +54,7 @@ struct LogStats {
   std::uint64_t syncs = 0;
   std::uint64_t evicted_segments = 0;
   std::uint64_t kept_records = 0;
+  std::uint64_t erased_records = 0;
   std::uint64_t damaged_segments = 0;
   std::uint64_t torn_segments = 0;
   std::uint64_t damaged_records = 0;
@@ -84,15 +86,19 @@ class SegmentLog {
   std::optional<Located> find(RecordKind kind, const Digest& key) const;
   // It was asked for: it outlives its segment once.
   void use(const Located& record);
-  // It is damaged: it is not found any more.
+  // It is damaged, or kNotFound: another process has erased it. It is not found any more.
   void forget(const Located& record, const Status& why);
   // A reader sees what the writer has done since. Costs little when it did nothing.
   void refresh();
 
-  // kOutOfCapacity: larger than the cap allows. kIoError: the system refused; the record is not
-  // there, or not safe where each is to be.
+  // `owner` says whose it is, for erase(). kOutOfCapacity: larger than the cap allows. kIoError:
+  // the system refused; the record is not there, or not safe where each is to be.
   Status append(RecordHeader record, std::span<const std::int32_t> tokens,
-                std::span<const iovec> payload);
+                std::span<const iovec> payload, std::string_view owner = {});
+  // Takes records out of their files, for good and safe from a power cut. A segment that cannot be
+  // read, or from which they cannot be taken, is removed whole. kIoError: that failed as well; what
+  // is left is not found by this object. Returns how many there were.
+  Result<std::uint64_t> erase(const TierErasure& erasure);
   // Makes durable what was appended. kIoError: some of it since the last call may not be; later
   // calls answer for what comes later.
   Status sync();
@@ -136,11 +142,12 @@ class SegmentLog {
                         std::span<const RecordHeader> records);
 
   void add(const RecordHeader& record, const std::shared_ptr<Segment>& segment);
+  void drop_link(const RecordHeader& boundary);
   void drop_records_of(std::uint64_t segment);
   std::uint64_t total_bytes_locked() const;
 
   Status append_record(RecordHeader record, std::span<const std::int32_t> tokens,
-                       std::span<const iovec> payload);
+                       std::span<const iovec> payload, std::string_view owner);
   Status begin_segment();
   void abandon();
   void sync_now();
@@ -151,6 +158,10 @@ class SegmentLog {
   Status remove_file(std::uint64_t number);
   std::vector<Located> records_to_keep(std::uint64_t number) const;
   Status write_again(const Located& record);
+
+  Result<std::uint64_t> erase_from(Listed& listed, std::span<const std::size_t> chosen);
+  void forget_erased(const Listed& listed, std::span<const std::size_t> chosen);
+  Status remove_segment(std::uint64_t number);
 
   System& system_;
   const std::string path_;

@@ -9,7 +9,7 @@
 namespace kvcache::persist {
 
 Status SegmentLog::append(RecordHeader record, std::span<const std::int32_t> tokens,
-                          std::span<const iovec> payload) {
+                          std::span<const iovec> payload, std::string_view owner) {
   if (!is_writer()) {
     return Status::unsupported("disk tier: ", path_, " was opened only to read");
   }
@@ -17,6 +17,11 @@ Status SegmentLog::append(RecordHeader record, std::span<const std::int32_t> tok
   RecordHeader sized;
   sized.tokens = tokens.size();
   sized.payload_bytes = total_bytes(payload);
+  if (owner.size() > kMaxOwnerBytes) {
+    return Status::out_of_capacity("disk tier: the names of a space take ", owner.size(),
+                                   " bytes, at most ", kMaxOwnerBytes, " are stored");
+  }
+  sized.owner_bytes = static_cast<std::uint32_t>(owner.size());
   const std::uint64_t bytes = sized.next_offset(options_.alignment);
   const std::uint64_t spare = options_.segment_bytes / 2;
   const std::uint64_t own = bytes + options_.alignment + kRecordHeaderBytes + kTrailerBytes;
@@ -29,7 +34,7 @@ Status SegmentLog::append(RecordHeader record, std::span<const std::int32_t> tok
     seal_active();
   }
   if (Status status = make_room(bytes); !status) return status;
-  if (Status status = append_record(record, tokens, payload); !status) return status;
+  if (Status status = append_record(record, tokens, payload, owner); !status) return status;
   if (options_.durability == Durability::kRecord) return sync();
   if (options_.durability == Durability::kGroup && unsynced_ >= options_.group_bytes) sync_now();
   return Status::ok();
@@ -48,11 +53,11 @@ Status SegmentLog::begin_segment() {
 }
 
 Status SegmentLog::append_record(RecordHeader record, std::span<const std::int32_t> tokens,
-                                 std::span<const iovec> payload) {
+                                 std::span<const iovec> payload, std::string_view owner) {
   if (!active_) {
     if (Status status = begin_segment(); !status) return status;
   }
-  if (Status status = active_->append(record, tokens, payload); !status) {
+  if (Status status = active_->append(record, tokens, payload, owner); !status) {
     abandon();
     return status;
   }
@@ -249,7 +254,14 @@ Status SegmentLog::write_again(const Located& record) {
     forget(record, status);
     return Status::ok();
   }
-  if (Status status = append_record(record.header, tokens, {&piece, 1}); !status) return status;
+  const auto owner = record.segment->read_owner(record.header);
+  if (!owner) {
+    forget(record, owner.status());
+    return Status::ok();
+  }
+  if (Status status = append_record(record.header, tokens, {&piece, 1}, *owner); !status) {
+    return status;
+  }
   const std::lock_guard lock(mutex_);
   ++stats_.kept_records;
   return Status::ok();

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 
@@ -75,6 +76,23 @@ std::int64_t System::write_at(int file, const iovec* pieces, int count, std::uin
 
 int System::sync(int file) {
   return retried([&] { return fdatasync(file); });
+}
+
+int System::clear(int file, std::uint64_t offset, std::uint64_t bytes) {
+  const int punched = retried([&] {
+    return fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                     static_cast<off_t>(bytes));
+  });
+  if (punched != -EOPNOTSUPP && punched != -ENOSYS && punched != -EINVAL) return punched;
+  std::array<std::byte, 1 << 14> zeros{};
+  while (bytes > 0) {
+    const iovec piece{zeros.data(), std::min<std::uint64_t>(bytes, zeros.size())};
+    const std::int64_t put = write_at(file, &piece, 1, offset);
+    if (put <= 0) return put == 0 ? -EIO : static_cast<int>(put);
+    offset += static_cast<std::uint64_t>(put);
+    bytes -= static_cast<std::uint64_t>(put);
+  }
+  return 0;
 }
 
 int System::truncate(int file, std::uint64_t bytes) {

@@ -33,6 +33,9 @@ class System {
   virtual std::int64_t read_at(int file, const iovec* pieces, int count, std::uint64_t offset);
   virtual std::int64_t write_at(int file, const iovec* pieces, int count, std::uint64_t offset);
   virtual int sync(int file);  // data, and what is needed to find it again
+  // Makes bytes zero, and gives back their blocks where the file system can. May do a part and
+  // fail.
+  virtual int clear(int file, std::uint64_t offset, std::uint64_t bytes);
   virtual int truncate(int file, std::uint64_t bytes);
   virtual int rename_at(int directory, const char* from, const char* to);
   virtual int remove_at(int directory, const char* name);

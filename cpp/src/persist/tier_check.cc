@@ -26,7 +26,13 @@ class SegmentCheck {
 
   void run(std::span<const RecordHeader> records) {
     expect_zero(kSegmentHeaderBytes, segment_.alignment(), "behind the header of the segment");
-    for (const RecordHeader& record : records) check(record);
+    for (const RecordHeader& record : records) {
+      if (record.kind == RecordKind::kErased) {
+        check_erased(record);
+      } else {
+        check(record);
+      }
+    }
   }
   // Whether anything but zeros lies from `begin` to the end of the file.
   bool has_rest(std::uint64_t begin) { return !is_zero(begin, segment_.file_bytes()); }
@@ -53,12 +59,24 @@ class SegmentCheck {
       at += count;
     }
     if (crc != record.payload_crc) report("the payload of the record at byte ", record.offset);
-    expect_zero(record.tokens_offset() + tokens.size() * sizeof(std::int32_t),
+    if (const auto owner = segment_.read_owner(record); !owner) {
+      problems_.push_back(owner.status().message());
+    }
+    expect_zero(record.owner_offset() + record.owner_bytes,
                 record.payload_offset(segment_.alignment()), "before a payload");
     // The last record of a segment without a footer may end before its padding does.
     const std::uint64_t next =
         std::min(record.next_offset(segment_.alignment()), segment_.file_bytes());
     expect_zero(end, std::max(end, next), "behind a payload");
+  }
+
+  void check_erased(const RecordHeader& record) {
+    RecordHeaderBytes header;
+    if (!read(record.offset, header)) return;
+    if (header != encode(record)) report("the header of the record at byte ", record.offset);
+    expect_zero(record.tokens_offset(),
+                std::min(record.next_offset(segment_.alignment()), segment_.file_bytes()),
+                "of an erased record");
   }
 
   void report(const char* what, std::uint64_t at) {
@@ -110,6 +128,10 @@ void check_segment(System& system, int directory, const std::string& path, const
   found.bytes = (*segment)->file_bytes();
   found.sealed = (*segment)->is_sealed();
   for (const RecordHeader& record : records) {
+    if (record.kind == RecordKind::kErased) {
+      ++found.erased;
+      continue;
+    }
     ++(record.kind == RecordKind::kRun ? found.runs : found.boundaries);
     found.tokens += record.tokens;
     found.payload_bytes += record.payload_bytes;
