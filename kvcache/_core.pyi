@@ -1056,11 +1056,11 @@ def begin_verify(
     strategy: VerifyStrategy = VerifyStrategy.STEPS,
 ) -> VerifySession: ...
 def verify_stash(
-    session: VerifySession, layer: int, name: str, gate: Any, left: Any, right: Any
+    session: VerifySession, layer: int, name: str, gate: Any, left: Any, right: Any, rows: Any
 ) -> None: ...
 def verify_live(session: VerifySession, layer: int, name: str) -> NDArray[Any]: ...
 def batch_verify_stash(
-    session: BatchVerifySession, layer: int, name: str, gate: Any, left: Any, right: Any
+    session: BatchVerifySession, layer: int, name: str, gate: Any, left: Any, right: Any, rows: Any
 ) -> None: ...
 def batch_verify_live(
     session: BatchVerifySession, sequence: int, layer: int, name: str

@@ -67,6 +67,11 @@ Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int3
   }
   const auto component = cache.layers.fixed(layer, name);
   if (!component) return component.status();
+  if (core.stash.is_put(**component)) {
+    return Status::invalid_argument("state of '", name, "' of layer ", layer,
+                                    ": its inputs were stashed in this session, which give the "
+                                    "state after each row");
+  }
   if (!core.verify->has_slots()) {
     if (Status status = take_slots(core); !status) return status;
   }

@@ -50,6 +50,7 @@ class CarryStash {
   Status put(const FixedComponent& component, const StashInputs& inputs);
   // Whose inputs are there, by StatePlan::fixed(), so that commit() needs no state of them.
   const std::vector<bool>& put() const { return put_; }
+  bool is_put(const FixedComponent& component) const { return put_[index_of(component)]; }
   // The same for a layer of StashLayout, whose inputs a kernel has stored behind what waits.
   void engage(std::size_t layer);
   // kInvalidArgument: some tensors of a layer are stashed and others are not.
