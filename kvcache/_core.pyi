@@ -369,6 +369,7 @@ class MissReason(enum.IntEnum):
     WEIGHTS = 4
     THINNED = 5
     EXPIRED = 6
+    QUOTA = 7
 
 class Explanation:
     @property
@@ -393,6 +394,8 @@ class Explanation:
     def once_tokens(self) -> int: ...
     @property
     def lost_snapshot(self) -> int: ...
+    @property
+    def quota(self) -> TenantUsage | None: ...
 
 class CacheStats:
     @property

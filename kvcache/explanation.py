@@ -70,6 +70,7 @@ _REASONS: dict[_core.MissReason, Reason] = {
     _core.MissReason.WEIGHTS: "other weights",
     _core.MissReason.THINNED: "thinned",
     _core.MissReason.EXPIRED: "expired",
+    _core.MissReason.QUOTA: "quota",
 }
 
 
@@ -163,7 +164,7 @@ class Explanation:
 
 def explained(found: _core.Explanation, plan: StatePlan) -> Explanation:
     """What the core says of a cache with this plan."""
-    held, limit = found.snapshot_format, _LIMITS[found.limit]
+    held, quota, limit = found.snapshot_format, found.quota, _LIMITS[found.limit]
     return Explanation(
         tokens=found.tokens,
         matched_tokens=found.matched_tokens,
@@ -177,6 +178,9 @@ def explained(found: _core.Explanation, plan: StatePlan) -> Explanation:
         reason=_REASONS[found.reason],
         once_tokens=found.once_tokens,
         lost_snapshot=found.lost_snapshot,
+        quota_tenant=None if quota is None else quota.name,
+        quota_bytes=0 if quota is None else quota.quota_bytes or 0,
+        quota_used_bytes=0 if quota is None else quota.bytes,
     )
 
 
