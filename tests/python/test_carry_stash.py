@@ -22,9 +22,11 @@ from support.speculation import KEYS, attention_rows, cache_of, make_layers, run
 
 import kvcache
 from kvcache import (
+    AcceptStash,
     Batch,
     Cache,
     CacheInputs,
+    DraftTokens,
     DType,
     InvalidArgumentError,
     NotFoundError,
@@ -148,6 +150,31 @@ def test_no_memory_for_the_stash_leaves_the_sequence_as_it_was() -> None:
         assert cache.stats().used_bytes == used + roomy.stash_bytes
         first.close()
         second.begin_verify([3], strategy="carry").rollback()
+
+
+def test_a_batch_that_finds_no_memory_holds_no_stash_and_ends_no_rows() -> None:
+    layers = make_layers()
+    plan = cache_of(layers, stash_rows=64).plan
+    cache = cache_of(layers, stash_rows=64, memory=plan.sequence_bytes(4))
+    with cache.open([1]) as first, cache.open([2]) as second:
+        hidden = AcceptStash(2, 4, "float32")
+        hidden.store([first, second], np.ones((2, 4), np.float32), [0, 1])
+        drafts = DraftTokens(2, 1)
+        drafts.put(first, [3])
+        used = cache.stats().used_bytes
+        with pytest.raises(OutOfCapacityError):
+            Batch([first, second]).begin_verify([3, 4], [1, 1], strategy="carry")
+        assert cache.stats().used_bytes == used
+        assert hidden.rows(2).shape == (2, 4)
+        assert drafts.take(first).tolist() == [3]
+        first.begin_verify([3], strategy="carry").rollback()  # one has room
+        assert cache.stats().used_bytes == used + plan.stash_bytes
+        with pytest.raises(OutOfCapacityError):
+            Batch([first, second]).begin_verify([3, 4], [1, 1], strategy="carry")
+        assert cache.stats().used_bytes == used + plan.stash_bytes
+        with pytest.raises(InvalidArgumentError, match="when the next verify"):
+            hidden.rows(1)
+        assert hidden.row(1).shape == (1, 4)
 
 
 @pytest.mark.parametrize(

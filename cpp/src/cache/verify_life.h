@@ -44,7 +44,8 @@ void reserve_rows(SequenceCore& core, const speculate::KeptRows& kept);
 // Own. The rows' tokens and positions are the sequence's, and so is the state after the last one.
 // REQUIRES: check_commit() is ok, reserve_rows() was called.
 void keep_rows(SequenceCore& core, const speculate::KeptRows& kept);
-// Locked. Gives back what the verify holds and ends it.
+// Locked. Gives back what the verify holds and ends it; as if it had never been, unless it has
+// begun.
 void end_verify(SequenceCore& core);
 
 }  // namespace kvcache

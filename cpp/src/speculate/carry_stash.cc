@@ -91,6 +91,7 @@ Status CarryStash::take(arena::ItemSource& source) {
   auto item = source.allocate(*pool_);
   if (!item) return item.status();
   item_ = *item;
+  is_new_ = true;
   drop();
   return Status::ok();
 }
@@ -98,6 +99,7 @@ Status CarryStash::take(arena::ItemSource& source) {
 void CarryStash::release() {
   if (item_ != arena::kNoItem) pool_->release(item_);
   item_ = arena::kNoItem;
+  is_new_ = false;
   for (Layer& layer : layers_) layer = {};
 }
 
@@ -289,6 +291,10 @@ void CarryStash::commit(const KeptRows& kept, bool carry, std::byte* live) {
   }
 }
 
-void CarryStash::end() { put_.assign(put_.size(), false); }
+void CarryStash::end(bool begun) {
+  put_.assign(put_.size(), false);
+  if (!begun && is_new_) release();
+  is_new_ = false;
+}
 
 }  // namespace kvcache::speculate

@@ -58,7 +58,9 @@ class CarryStash {
   // The rows that were kept follow those that wait, in layers whose inputs are there; without
   // `carry` they are folded. REQUIRES: check_whole() is ok.
   void commit(const KeptRows& kept, bool carry, std::byte* live);
-  void end();  // the inputs of a verify that has ended are nobody's
+  // Locked. The inputs of a verify that has ended are nobody's. One that has not `begun` gives the
+  // place back that it took.
+  void end(bool begun);
 
   // Where a tensor's rows lie; null where nothing folds it.
   const StashComponent* find(const FixedComponent& component) const;
@@ -82,6 +84,7 @@ class CarryStash {
   const StatePlan* plan_;
   arena::Pool* pool_;
   ItemId item_ = arena::kNoItem;
+  bool is_new_ = false;                                     // by a verify that has not ended
   std::uint64_t rows_ = 0;                                  // of the verify
   std::vector<Layer> layers_;                               // by StashLayout::layers
   std::vector<bool> put_;                                   // by StatePlan::fixed()
