@@ -154,6 +154,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "prefetch": lambda disk: disk.prefetch([1, 2]),
         "flush": lambda disk: disk.flush(),
         "stats": lambda disk: disk.stats(),
+        "warn": lambda disk: disk.warn(),
     },
     Pin: {"is_held": lambda pin: pin.is_held, "renew": lambda pin: pin.renew()},
 }
