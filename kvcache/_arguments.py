@@ -35,10 +35,26 @@ def as_integers(value: Any, name: str) -> NDArray[Any]:
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int32)  # an empty list is one of floats to numpy
     if array.ndim != 1 or array.dtype.kind not in "iu":
+        _check_range(value, name)
         raise InvalidArgumentError(
             f"{name}: expected one axis of integers, got {array.ndim} axes of {array.dtype}"
         )
     return array
+
+
+def _check_range(value: Any, name: str) -> None:
+    """Of integers that no dtype of numpy holds together, which it makes floats or objects."""
+    if not isinstance(value, (list, tuple)) or not all(type(each) is int for each in value):
+        return
+    for each in (min(value), max(value)):
+        if not -(2**63) <= each < 2**63:
+            raise InvalidArgumentError(f"{name}: must be below 2**63, got {each}")
+
+
+def is_scalar(value: Any) -> bool:
+    """One number, in whatever type, and no list of them."""
+    axes: int = getattr(value, "ndim", 1 if hasattr(value, "__len__") else 0)
+    return axes == 0
 
 
 def as_tokens(tokens: ArrayLike, name: str = "tokens") -> NDArray[np.int32]:
@@ -71,13 +87,7 @@ def as_count(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> in
 
 def as_threads(threads: Any) -> int:
     """How many threads may work on a call."""
-    try:
-        count = operator.index(threads)
-    except TypeError:
-        raise InvalidArgumentError(f"threads must be an int, is {threads!r}") from None
-    if not 1 <= count <= _THREADS_MAX:
-        raise InvalidArgumentError(f"threads must be 1 to {_THREADS_MAX}, is {count}")
-    return count
+    return as_count(threads, "threads", least=1, most=_THREADS_MAX)
 
 
 def as_counts(value: Any, name: str) -> NDArray[np.uint64] | None:

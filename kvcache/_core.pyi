@@ -369,6 +369,7 @@ class MissReason(enum.IntEnum):
     WEIGHTS = 4
     THINNED = 5
     EXPIRED = 6
+    QUOTA = 7
 
 class Explanation:
     @property
@@ -393,6 +394,8 @@ class Explanation:
     def once_tokens(self) -> int: ...
     @property
     def lost_snapshot(self) -> int: ...
+    @property
+    def quota(self) -> TenantUsage | None: ...
 
 class CacheStats:
     @property
@@ -1060,11 +1063,11 @@ def begin_verify(
     strategy: VerifyStrategy = VerifyStrategy.STEPS,
 ) -> VerifySession: ...
 def verify_stash(
-    session: VerifySession, layer: int, name: str, gate: Any, left: Any, right: Any
+    session: VerifySession, layer: int, name: str, gate: Any, left: Any, right: Any, rows: Any
 ) -> None: ...
 def verify_live(session: VerifySession, layer: int, name: str) -> NDArray[Any]: ...
 def batch_verify_stash(
-    session: BatchVerifySession, layer: int, name: str, gate: Any, left: Any, right: Any
+    session: BatchVerifySession, layer: int, name: str, gate: Any, left: Any, right: Any, rows: Any
 ) -> None: ...
 def batch_verify_live(
     session: BatchVerifySession, sequence: int, layer: int, name: str

@@ -9,7 +9,7 @@ import numpy as np
 from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
-from kvcache.speculate import Session, as_inputs, pending_rows
+from kvcache.speculate import Session, pending_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -180,13 +180,13 @@ class BatchVerifySession(Session[_core.BatchVerifySession]):
             rows: of a convolution, likewise.
 
         Raises:
-            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, a sequence
-                was closed, or the session has ended.
+            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, `state` of
+                this tensor was taken of a sequence, one was closed, or the session has ended.
             UnsupportedError: nothing folds this tensor; fill `state`.
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        inputs = as_inputs(gate, left, right, rows)
-        _core.batch_verify_stash(self._core, as_layer(layer), as_text(name, "name"), *inputs)
+        layer, name = as_layer(layer), as_text(name, "name")
+        _core.batch_verify_stash(self._core, layer, name, gate, left, right, rows)
 
     def commit(self, accepted: Any, *, in_place: bool = False) -> NDArray[np.int64]:
         """Keep accepted rows of each sequence; ends the session.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from kvcache import _core
 from kvcache._arguments import (
@@ -20,8 +20,8 @@ from kvcache._erasure import as_erasure
 from kvcache._events import published
 from kvcache.disk import CacheDisk, DiskTier, disk_core
 from kvcache.errors import InvalidArgumentError, KVCacheError
-from kvcache.explanation import Explanation, Limit, Reason
-from kvcache.hints import RequestHints, as_costs
+from kvcache.explanation import Explanation, explained
+from kvcache.hints import RequestHints, as_costs, unknown_option
 from kvcache.lifetime import FOREVER, Pin, lease_ms, memory_share
 from kvcache.lifetime import ttl_ms as as_ttl
 from kvcache.memory import MemoryOptions, memory_core
@@ -30,7 +30,6 @@ from kvcache.pages import PageMemory
 from kvcache.plan import StatePlan
 from kvcache.reservation import Reservation
 from kvcache.sequence import Sequence
-from kvcache.snapshot import SnapshotFormat
 from kvcache.stats import CacheStats
 from kvcache.tenants import TenantUsage, tenant_name, usage_by_name
 from kvcache.units import parse_bytes
@@ -48,22 +47,6 @@ __all__ = ["Cache", "policy_names"]
 
 _DEFAULT_MEMORY = MemoryOptions()
 
-_LIMITS: dict[_core.HitLimit, Limit] = {
-    _core.HitLimit.NONE: "last token",
-    _core.HitLimit.TOKENS: "tokens",
-    _core.HitLimit.SNAPSHOT: "snapshot",
-    _core.HitLimit.WINDOW: "window",
-}
-_REASONS: dict[_core.MissReason, Reason] = {
-    _core.MissReason.NONE: "none",
-    _core.MissReason.NEVER_STORED: "never stored",
-    _core.MissReason.EVICTED: "evicted",
-    _core.MissReason.ERASED: "erased",
-    _core.MissReason.WEIGHTS: "other weights",
-    _core.MissReason.THINNED: "thinned",
-    _core.MissReason.EXPIRED: "expired",
-}
-
 
 def policy_names() -> tuple[str, ...]:
     """The eviction policies that `Cache` knows, the default first."""
@@ -74,7 +57,8 @@ class Cache:
     """Pages, slots, snapshots and the prefix index of one model, within the plan's memory.
 
     Thread-safe. In a child of ``fork()`` every call of a handle of the parent, a sequence's too,
-    raises InvalidArgumentError; make a new cache there.
+    raises InvalidArgumentError, but for ``close``, ``release``, ``is_open`` (False) and what never
+    changes; make a new cache there.
 
     Args:
         plan: sizes and layout.
@@ -164,11 +148,13 @@ class Cache:
         hints: RequestHints | None = None,
         now_ms: int | None = None,
         ttl: float | None = None,
+        **_unknown: Never,
     ) -> Sequence:
         """Start a sequence at the longest prefix that needs no recomputation.
 
         Args:
-            tokens: the prompt, any integers that fit int32; at least one.
+            tokens: the prompt, any integers that fit int32, negative ones too, which engines use as
+                placeholders; at least one.
             namespace: whose prefixes may be shared.
             adapter: name, or name and revision, of the adapter that computes the state.
             salt: further secret that must agree.
@@ -190,6 +176,8 @@ class Cache:
             InvalidArgumentError: no tokens, an id that does not fit int32, a hint out of range,
                 media that overlap or do not lie in the tokens, or a ttl that is not above 0.
         """
+        if _unknown:
+            raise unknown_option("open", _unknown)
         hints = RequestHints() if hints is None else hints
         if not isinstance(hints, RequestHints):
             raise InvalidArgumentError(f"hints: expected RequestHints, got {hints!r}")
@@ -237,33 +225,7 @@ class Cache:
             as_tokens(tokens),
             *as_space(namespace, adapter, salt, media),
         )
-        held = found.snapshot_format
-        return Explanation(
-            tokens=found.tokens,
-            matched_tokens=found.matched_tokens,
-            cached_tokens=found.cached_tokens,
-            nearest_snapshot=found.nearest_snapshot,
-            limited_by=_LIMITS[found.limit],
-            snapshot_format=None if held is None else SnapshotFormat[held.name],
-            components=self._limiting(_LIMITS[found.limit], found.group),
-            position=found.position,
-            group=found.group,
-            reason=_REASONS[found.reason],
-            once_tokens=found.once_tokens,
-            lost_snapshot=found.lost_snapshot,
-        )
-
-    def _limiting(self, limit: Limit, group: int | None) -> tuple[str, ...]:
-        """What a model keeps that a limit is about."""
-        names: set[str] = set()
-        if limit == "snapshot":
-            names = {part.name for part in self.plan.fixed}
-        elif limit == "window":
-            groups = [each for each in self.plan.groups if each.window]
-            if group is not None:
-                groups = [self.plan.groups[group]]
-            names = {part.component for each in groups for part in each.components}
-        return tuple(sorted(names))
+        return explained(found, self.plan)
 
     def pin(
         self,

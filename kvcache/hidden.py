@@ -15,6 +15,7 @@ from kvcache._arguments import (
     as_instances,
     as_sequence,
 )
+from kvcache._handles import described
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
 from kvcache.units import format_bytes
@@ -90,8 +91,8 @@ class AcceptStash:
 
         Raises:
             InvalidArgumentError: a row that is not there, another dtype or width, too many of
-                anything, or a sequence that is closed or whose verify is open still. Nothing was
-                changed.
+                anything, or a sequence that is there twice, is closed, or whose verify is open
+                still. Nothing was changed.
         """
         handles = as_instances(sequences, Sequence, "sequences")
         flat, counts = _ragged(catch_up)
@@ -103,7 +104,8 @@ class AcceptStash:
     def rows(self, count: int) -> Any:
         """Stash rows 0 to ``count - 1`` where they lie, read-only: ``[count, width]``.
 
-        A view: it shows what is stored next as well. bfloat16 comes as a `Bfloat16Array`.
+        A view: it shows what is stored next as well, and keeps the memory, which counts against the
+        cache's budget as long as it lives. bfloat16 comes as a `Bfloat16Array`.
 
         Raises:
             InvalidArgumentError: one of them was not stored or has ended; the text says how.
@@ -129,7 +131,7 @@ class AcceptStash:
         return self._core.bytes
 
     def __repr__(self) -> str:
-        return f"<AcceptStash of {format_bytes(self.bytes)}>"
+        return described("AcceptStash", lambda: f"of {format_bytes(self.bytes)}")
 
 
 class HiddenCapture:
@@ -214,7 +216,7 @@ class HiddenCapture:
         return self._core.bytes
 
     def __repr__(self) -> str:
-        return f"<HiddenCapture {self.captured} rows from {self.position}>"
+        return described("HiddenCapture", lambda: f"{self.captured} rows from {self.position}")
 
 
 class HiddenBands:
@@ -260,10 +262,14 @@ class HiddenBands:
         Args:
             sequences: up to ``bands``, each with a verify that is open.
             hidden: ``[n, width]`` of the bands' dtype, the rows of the forward pass.
-            offsets: rows ``offsets[i]`` up to ``offsets[i + 1]`` are those of sequence ``i``.
+            offsets: rows ``offsets[i]`` up to ``offsets[i + 1]`` are those of sequence ``i``: all
+                of its verify, such as `BatchVerifySession.offsets` has them.
 
         Raises:
-            InvalidArgumentError: something of the above does not hold. Nothing was changed.
+            InvalidArgumentError: something of the above does not hold, or a sequence is there
+                twice. Nothing was changed.
+            UnsupportedError: the drafts of a sequence form a tree, whose accepted rows are not the
+                first of its band. Nothing was changed.
         """
         handles = as_instances(sequences, Sequence, "sequences")
         given = as_counts(offsets, "offsets")
@@ -291,7 +297,7 @@ class HiddenBands:
         return self._core.bytes
 
     def __repr__(self) -> str:
-        return f"<HiddenBands of {format_bytes(self.bytes)}>"
+        return described("HiddenBands", lambda: f"of {format_bytes(self.bytes)}")
 
 
 def _element(dtype: Any) -> _core.DType:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvcache.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["CostModel", "RequestHints"]
 
@@ -56,3 +60,12 @@ def as_costs(costs: CostModel | None, default: CostModel) -> CostModel:
     if not isinstance(costs, CostModel):
         raise InvalidArgumentError(f"costs: expected a CostModel, got {costs!r}")
     return costs
+
+
+def unknown_option(call: str, names: Iterable[str]) -> TypeError:
+    """What Python says of an argument that there is none of, and where a hint belongs."""
+    name = next(iter(names))
+    hint = ""
+    if name in RequestHints.__slots__:
+        hint = f"; it is a hint: {call}(..., hints=RequestHints({name}=...))"
+    return TypeError(f"{call}() got an unexpected keyword argument {name!r}{hint}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from kvcache._arguments import as_clock, as_count, as_number
 from kvcache.errors import InvalidArgumentError
 from kvcache.units import parse_bytes
@@ -26,14 +28,14 @@ def memory_share(value: Any, name: str) -> tuple[float, int | None]:
     Returns:
         The share, and bytes that count in its place where there are any.
     """
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         if not 0 <= value <= 1:
             raise InvalidArgumentError(
                 f"{name}: a share of the budget is 0.0..1.0, got {value}; bytes are an integer"
             )
-        return value, None
+        return float(value), None
     if isinstance(value, str):
-        return 1.0, parse_bytes(value, name=name)
+        return 1.0, parse_bytes(value, name=name, least=0)
     return 1.0, as_count(value, name)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvcache import _core
 from kvcache._arguments import as_count, as_tokens
+from kvcache._handles import described
 from kvcache.errors import InvalidArgumentError
 from kvcache.memory import MemoryOptions, memory_core
 from kvcache.plan import StatePlan
@@ -189,7 +190,10 @@ class PagePool:
         return self._core.metadata_bytes
 
     def __repr__(self) -> str:
-        return f"<PagePool {self.live_blocks} of {self.blocks} blocks of {self.block_bytes} bytes>"
+        return described(
+            "PagePool",
+            lambda: f"{self.live_blocks} of {self.blocks} blocks of {self.block_bytes} bytes",
+        )
 
 
 def _as_ids(ids: SupportsIndex | ArrayLike) -> NDArray[np.int32]:

@@ -15,7 +15,9 @@ from kvcache._arguments import (
     as_counts,
     as_instances,
     as_tokens,
+    is_scalar,
 )
+from kvcache._handles import described
 from kvcache.errors import InvalidArgumentError
 from kvcache.units import format_bytes, parse_bytes
 
@@ -247,7 +249,9 @@ class PromptLookupIndex:
         return self._max_drafts if max_drafts is None else as_count(max_drafts, "max_drafts")
 
     def __repr__(self) -> str:
-        return f"<PromptLookupIndex {self.length} tokens, {format_bytes(self.bytes)}>"
+        return described(
+            "PromptLookupIndex", lambda: f"{self.length} tokens, {format_bytes(self.bytes)}"
+        )
 
 
 def propose_batch(
@@ -278,8 +282,8 @@ def propose_batch(
     [4, 2, 1]
     """
     listed = as_instances(indexes, PromptLookupIndex, "indexes")
-    if max_drafts is None or isinstance(max_drafts, int):
-        max_drafts = [index._drafts(max_drafts) for index in listed]
+    if max_drafts is None or is_scalar(max_drafts):
+        max_drafts = [index._drafts(cast("int | None", max_drafts)) for index in listed]
     most = cast("NDArray[np.uint64]", as_counts(max_drafts, "max_drafts"))
     histories = [index._history for index in listed]
     return _core.propose_batch([index._core for index in listed], histories, most)
@@ -377,7 +381,9 @@ class PromptLookupCache:
         return self._core.bytes
 
     def __repr__(self) -> str:
-        return f"<PromptLookupCache {self.scopes} scopes, {format_bytes(self.bytes)}>"
+        return described(
+            "PromptLookupCache", lambda: f"{self.scopes} scopes, {format_bytes(self.bytes)}"
+        )
 
 
 class PromptLookupScope:
@@ -411,7 +417,7 @@ class PromptLookupScope:
         return self._core.tokens
 
     def __repr__(self) -> str:
-        return f"<PromptLookupScope {self.tokens} tokens>"
+        return described("PromptLookupScope", lambda: f"{self.tokens} tokens")
 
 
 def _key(model: Any, tokenizer: Any, adapter: Any, tenant: Any) -> tuple[bytes, ...]:

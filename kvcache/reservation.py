@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from kvcache._handles import described
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
@@ -46,4 +47,4 @@ class Reservation:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<Reservation of {format_bytes(self.bytes)}>"
+        return described("Reservation", lambda: f"of {format_bytes(self.bytes)}")

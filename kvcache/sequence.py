@@ -45,7 +45,8 @@ __all__ = ["Sequence"]
 class Sequence(Verifiable, Marks):
     """The live state of one sequence. Made by `Cache.open`; close it, or use it with ``with``.
 
-    Thread-safe: calls on one sequence run one at a time, on different ones side by side.
+    Thread-safe: calls on one sequence run one at a time, on different ones side by side. Once it is
+    closed they raise InvalidArgumentError, but for `close`, `is_open`, and what never changes.
     """
 
     __slots__ = ("_plan", "_snapshot_errors")
@@ -62,12 +63,12 @@ class Sequence(Verifiable, Marks):
 
     @property
     def cached_tokens(self) -> int:
-        """Positions restored by `Cache.open`; the engine starts here."""
+        """Positions restored by `Cache.open`; the engine starts here. Stays once it is closed."""
         return self._core.cached_tokens
 
     @property
     def matched_tokens(self) -> int:
-        """Positions whose tokens were known, whether or not all components were resident."""
+        """Positions whose tokens were known, resident or not. Stays once it is closed."""
         return self._core.matched_tokens
 
     @property
@@ -573,6 +574,7 @@ class Sequence(Verifiable, Marks):
         self.close()
 
     def __repr__(self) -> str:
-        if not self.is_open:
+        try:
+            return f"<Sequence {self.length} of {len(self.tokens)} positions>"
+        except InvalidArgumentError:
             return "<Sequence closed>"
-        return f"<Sequence {self.length} of {len(self.tokens)} positions>"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from numpy.typing import ArrayLike
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_layer, as_text, as_tokens
+from kvcache._arguments import as_count, as_layer, as_text, as_tokens, is_scalar
 from kvcache.errors import InvalidArgumentError
 from kvcache.token_tree import TokenTree
 
@@ -49,6 +49,8 @@ def as_strategy(strategy: str) -> _core.VerifyStrategy:
 class PendingRows:
     """Accepted rows of one tensor that wait to be folded, oldest first; read-only arrays.
 
+    Views of the stash, in which later verifies store their rows: good until the session ends.
+
     Attributes:
         count: how many; 0 unless the strategy is ``"carry"``.
         gate: of a recurrence, float32, ``[count, heads]`` and so on; see `kvcache.fold`.
@@ -69,17 +71,6 @@ def pending_rows(count: int, gate: Any, left: Any, right: Any) -> PendingRows:
     if gate is None:
         return PendingRows(count, None, None, None, right)
     return PendingRows(count, gate, left, right, None)
-
-
-def as_inputs(gate: Any, left: Any, right: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """Gate, left and right, or the rows of a convolution in their place."""
-    if rows is None:
-        return gate, left, right
-    if right is not None:
-        raise InvalidArgumentError("stash: rows are of a convolution, right of a recurrence")
-    if gate is not None or left is not None:
-        raise InvalidArgumentError("stash: a convolution takes rows, and nothing else")
-    return None, None, rows
 
 
 _Core = TypeVar("_Core", _core.VerifySession, _core.BatchVerifySession)
@@ -219,7 +210,8 @@ class VerifySession(Session[_core.VerifySession]):
         after the other. Once the session has ended nobody reads what is written to it.
 
         Raises:
-            InvalidArgumentError: no such row, or the session has ended.
+            InvalidArgumentError: no such row, the inputs of this tensor were handed over by
+                `stash`, or the session has ended.
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
         return self._core.state(as_count(row, "row"), as_layer(layer), as_text(name, "name"))
@@ -270,13 +262,13 @@ class VerifySession(Session[_core.VerifySession]):
             rows: of a convolution, and nothing else then: its inputs, ``[rows, channels]``.
 
         Raises:
-            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, or the
-                session has ended.
+            InvalidArgumentError: a wrong shape or dtype, the strategy is ``"steps"``, `state` of
+                this tensor was taken, or the session has ended.
             UnsupportedError: nothing folds this tensor; fill `state`.
             NotFoundError: the layer keeps no such tensor; the message lists those it keeps.
         """
-        inputs = as_inputs(gate, left, right, rows)
-        _core.verify_stash(self._core, as_layer(layer), as_text(name, "name"), *inputs)
+        layer, name = as_layer(layer), as_text(name, "name")
+        _core.verify_stash(self._core, layer, name, gate, left, right, rows)
 
     def commit(self, accepted: int | ArrayLike) -> int:
         """Keep accepted rows: their positions, their tokens, and the state after the last one.
@@ -297,8 +289,7 @@ class VerifySession(Session[_core.VerifySession]):
                 tensor of the last accepted row was never taken, or the session has ended. Nothing
                 was changed.
         """
-        axes = getattr(accepted, "ndim", 1 if hasattr(accepted, "__len__") else 0)
-        if axes == 0:
+        if is_scalar(accepted):
             return self._core.commit(as_count(accepted, "accepted"))
         return self._core.commit_path(as_tokens(accepted, "path"))
 

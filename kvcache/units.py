@@ -20,17 +20,18 @@ _UNITS: dict[str, int] = {
     },
     **{letter + "b": 1000**power for power, letter in enumerate("kmgt", start=1)},
 }
-_PATTERN = re.compile(r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([a-zA-Z]*)\s*")
+_PATTERN = re.compile(r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _MAX = 2**64 - 1
 
 
-def parse_bytes(size: str | SupportsIndex, *, name: str = "memory") -> int:
+def parse_bytes(size: str | SupportsIndex, *, name: str = "memory", least: int = 1) -> int:
     """Bytes in ``size``: an integer, or text with an optional unit.
 
     KiB, MiB, GiB, TiB and the bare letters are powers of 1024; kB, MB, GB, TB of 1000.
 
     Raises:
-        InvalidArgumentError: not a size, zero, negative, or above 64 bits; ``name`` is in the text.
+        InvalidArgumentError: not a size, below ``least`` bytes, or above 64 bits; ``name`` is in
+            the text.
     """
     if isinstance(size, str):
         match = _PATTERN.fullmatch(size)
@@ -41,13 +42,15 @@ def parse_bytes(size: str | SupportsIndex, *, name: str = "memory") -> int:
         value = int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)
     else:
         try:
+            if isinstance(size, bool):
+                raise TypeError
             value = operator.index(size)
         except TypeError:
             raise InvalidArgumentError(
                 f"{name}: expected a size such as 2GiB, got {size!r}"
             ) from None
-    if not 0 < value <= _MAX:
-        raise InvalidArgumentError(f"{name}: must be 1 byte to 2^64-1 bytes, got {size!r}")
+    if not least <= value <= _MAX:
+        raise InvalidArgumentError(f"{name}: must be {least} to 2^64-1 bytes, got {size!r}")
     return value
 
 

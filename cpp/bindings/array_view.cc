@@ -56,6 +56,14 @@ std::string dtype_text(const py::object& object) {
   return dtype.is_none() ? "its dtype" : "dtype " + std::string(py::str(dtype));
 }
 
+std::string list_text(const std::vector<std::ptrdiff_t>& numbers) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  }
+  return text + "]";
+}
+
 // The text of an exception, whose own __str__ may fail.
 std::string error_text(const py::error_already_set& error) {
   try {
@@ -65,16 +73,10 @@ std::string error_text(const py::error_already_set& error) {
   }
 }
 
-[[noreturn]] void fail_dtype(const std::string& name, const std::string& dtype) {
-  fail(name, dtype +
-                 " is not float32, float16, bfloat16, int8, uint8, int32, uint32 or uint64 of "
-                 "this machine's byte order");
-}
-
 }  // namespace
 
-ArrayView::ArrayView(const py::object& object, std::string name, bool writable)
-    : name_(std::move(name)) {
+ArrayView::ArrayView(const py::object& object, std::string name, bool writable, const char* dtypes)
+    : name_(std::move(name)), dtypes_(dtypes) {
   std::string refused;
   for (const auto take :
        {&ArrayView::take_buffer, &ArrayView::take_dlpack, &ArrayView::take_array_interface}) {
@@ -92,6 +94,10 @@ ArrayView::ArrayView(const py::object& object, std::string name, bool writable)
   if (!refused.empty()) fail(name_, refused);
   fail(name_, std::string(Py_TYPE(object.ptr())->tp_name) +
                   " has no buffer, no __dlpack__ and no __array_interface__");
+}
+
+void ArrayView::fail_dtype(const std::string& dtype) const {
+  fail(name_, dtype + " is not " + dtypes_ + " of this machine's byte order");
 }
 
 // What an object says of itself need not fit together; whatever is computed from it must.
@@ -134,7 +140,7 @@ bool ArrayView::take_buffer(const py::object& object, bool writable) {
   }
   const auto bytes = static_cast<std::size_t>(held->itemsize);
   const auto dtype = format.size() == 1 ? dtype_of_code(format[0], bytes) : std::nullopt;
-  if (!dtype) fail_dtype(name_, dtype_text(object));
+  if (!dtype) fail_dtype(dtype_text(object));
   data_ = held->buf;
   dtype_ = *dtype;
   shape_.assign(held->shape, held->shape + held->ndim);
@@ -183,8 +189,8 @@ void ArrayView::take_capsule(const py::capsule& capsule, bool writable) {
   const dlpack::Tensor& tensor = managed->tensor;
   const auto dtype = dtype_of(tensor.dtype);
   if (!dtype) {
-    fail_dtype(name_, "its dtype (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
-                          std::to_string(tensor.dtype.bits) + " bits)");
+    fail_dtype("its dtype (DLPack code " + std::to_string(tensor.dtype.code) + ", " +
+               std::to_string(tensor.dtype.bits) + " bits)");
   }
   data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
   dtype_ = *dtype;
@@ -214,7 +220,7 @@ bool ArrayView::take_array_interface(const py::object& object, bool writable) {
         py::getattr(py::getattr(object, "dtype", py::none()), "name", py::none());
     if (named.equal(py::str("bfloat16"))) dtype = DType::kBf16;
   }
-  if (!dtype) fail_dtype(name_, dtype_text(object));
+  if (!dtype) fail_dtype(dtype_text(object));
   data_ = reinterpret_cast<void*>(address);
   dtype_ = *dtype;
   for (const auto& size : fields["shape"].cast<py::tuple>()) {
@@ -256,12 +262,10 @@ bool ArrayView::is_contiguous() const {
   return true;
 }
 
-std::string ArrayView::shape_text() const {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape_.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape_[i]);
-  }
-  return text + "]";
+std::string ArrayView::shape_text() const { return list_text(shape_); }
+
+std::string ArrayView::layout_text() const {
+  return "the shape " + shape_text() + " with strides of " + list_text(strides_) + " bytes";
 }
 
 ArrayView::Extent ArrayView::extent() const {

@@ -16,7 +16,13 @@ namespace kvcache::bindings {
 // Released, with the GIL held, when the view goes. `name` begins every error about it.
 class ArrayView {
  public:
-  ArrayView(const pybind11::object& object, std::string name, bool writable);
+  static constexpr const char* kAnyDtype =
+      "float32, float16, bfloat16, int8, uint8, int32, uint32 or uint64";
+  static constexpr const char* kFloats = "float32, float16 or bfloat16";
+
+  // `dtypes` are those that an error names, where the caller takes no others.
+  ArrayView(const pybind11::object& object, std::string name, bool writable,
+            const char* dtypes = kAnyDtype);
   ArrayView(const ArrayView&) = delete;
   ArrayView& operator=(const ArrayView&) = delete;
 
@@ -29,6 +35,7 @@ class ArrayView {
   std::size_t elements() const;
   bool is_contiguous() const;  // row-major, without gaps
   std::string shape_text() const;
+  std::string layout_text() const;  // shape and strides
   // The bytes from the first to one past the last; {0, 0} when there is no element.
   struct Extent {
     std::uintptr_t begin;
@@ -44,8 +51,10 @@ class ArrayView {
   void take_capsule(const pybind11::capsule& capsule, bool writable);
   void set_row_major_strides();
   void check_description() const;
+  [[noreturn]] void fail_dtype(const std::string& dtype) const;
 
   std::string name_;
+  const char* dtypes_;
   void* data_ = nullptr;
   DType dtype_ = DType::kF32;
   std::vector<std::ptrdiff_t> shape_;

@@ -59,7 +59,7 @@ void bind_carry_table(py::module_& m) {
            py::arg("plan"), py::arg("batch_rows"))
       .def_property_readonly("batch_rows", &CarryTable::batch_rows)
       .def_property_readonly("bytes", &CarryTable::bytes)
-      .def_property_readonly("is_staged", &CarryTable::is_staged)
+      .def_property_readonly("is_staged", kvcache::bindings::own_getter(&CarryTable::is_staged))
       .def(
           "live",
           [](const CarryTable& table, std::int32_t layer, const std::string& name) {

@@ -116,7 +116,8 @@ void check_packed(const ArrayView& array, DType dtype, const ArrayView& like, bo
           ", is ", kvcache::dtype_name(array.dtype()));
   require(array.shape() == shape, array.name(), ": shape ", array.shape_text(), " does not fit ",
           like.name(), " of shape ", like.shape_text());
-  require(array.is_contiguous(), array.name(), ": must be contiguous in row-major order");
+  require(array.is_contiguous(), array.name(), ": must be contiguous in row-major order, is ",
+          array.layout_text());
   require(array.elements() == 0 || dtype != DType::kF32 ||
               reinterpret_cast<std::uintptr_t>(array.data()) % alignof(float) == 0,
           array.name(), ": its address is not a multiple of 4");

@@ -60,5 +60,5 @@ void bind_draft_tokens(py::module_& m) {
       .def(
           "pending", [](const DraftTokens& d, const Sequence& s) { return unwrap(d.pending(s)); },
           py::arg("sequence"), release_gil())
-      .def_property_readonly("bytes", &DraftTokens::bytes);
+      .def_property_readonly("bytes", kvcache::bindings::own_getter(&DraftTokens::bytes));
 }

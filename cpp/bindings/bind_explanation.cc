@@ -22,6 +22,7 @@ void bind_explanation(py::module_& m) {
       .value("WEIGHTS", MissReason::kWeights)
       .value("THINNED", MissReason::kThinned)
       .value("EXPIRED", MissReason::kExpired)
+      .value("QUOTA", MissReason::kQuota)
       .finalize();
   py::class_<Explanation>(m, "Explanation")
       .def_readonly("tokens", &Explanation::tokens)
@@ -34,5 +35,6 @@ void bind_explanation(py::module_& m) {
       .def_readonly("group", &Explanation::group)
       .def_readonly("reason", &Explanation::reason)
       .def_readonly("once_tokens", &Explanation::once_tokens)
-      .def_readonly("lost_snapshot", &Explanation::lost_snapshot);
+      .def_readonly("lost_snapshot", &Explanation::lost_snapshot)
+      .def_readonly("quota", &Explanation::quota);
 }

@@ -47,14 +47,14 @@ void check_apart(const ArrayView& input, const ArrayView& state) {
 class InputRows {
  public:
   InputRows(const py::object& array, const char* name, const ArrayView& state)
-      : view_(array, name, false) {
+      : view_(array, name, false, "float32") {
     require(view_.dtype() == DType::kF32, name, ": dtype must be f32, is ",
             kvcache::dtype_name(view_.dtype()));
     require(!view_.shape().empty(), name, ": no axes; the first one is that of the rows");
     std::ptrdiff_t stride = sizeof(float);
     for (std::size_t axis = view_.shape().size() - 1; axis > 0; --axis) {
       require(view_.shape()[axis] == 1 || view_.strides()[axis] == stride || empty(), name,
-              ": a row must be contiguous");
+              ": a row must be contiguous, is ", view_.layout_text());
       stride *= view_.shape()[axis];
     }
     const std::ptrdiff_t row = rows() > 1 && !empty() ? view_.strides()[0] : stride;
@@ -80,7 +80,8 @@ codec::FoldState state_of(const ArrayView& array) {
   const Shape& shape = array.shape();
   require(!shape.empty() && shape.size() <= 3, "state: expected [heads, i, j], [i, j] or [j], got ",
           array.shape_text());
-  require(array.is_contiguous(), "state: must be contiguous in row-major order");
+  require(array.is_contiguous(), "state: must be contiguous in row-major order, is ",
+          array.layout_text());
   const auto axis = [&](std::size_t from_last) {
     return shape.size() < from_last ? 1 : static_cast<std::size_t>(shape[shape.size() - from_last]);
   };
@@ -156,8 +157,10 @@ void append_rows(const py::object& window_array, const py::object& rows_array) {
       "rows of shape ", rows.shape_text(), " do not fit a window of shape ", window.shape_text());
   require(rows.dtype() == window.dtype(), "rows: dtype must be ",
           kvcache::dtype_name(window.dtype()), ", is ", kvcache::dtype_name(rows.dtype()));
-  require(window.is_contiguous(), "window: must be contiguous in row-major order");
-  require(rows.is_contiguous(), "rows: must be contiguous in row-major order");
+  require(window.is_contiguous(), "window: must be contiguous in row-major order, is ",
+          window.layout_text());
+  require(rows.is_contiguous(), "rows: must be contiguous in row-major order, is ",
+          rows.layout_text());
   check_apart(rows, window);
   if (window.elements() == 0) return;
   const auto width = static_cast<std::size_t>(shape[0]);

@@ -25,6 +25,7 @@ using kvcache::HiddenView;
 using kvcache::Sequence;
 using kvcache::Status;
 using kvcache::bindings::ArrayView;
+using kvcache::bindings::own_getter;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::span_of;
 using kvcache::bindings::unwrap;
@@ -42,7 +43,8 @@ std::vector<const Sequence*> borrowed(const Sequences& sequences) {
 // Rows [rows, width] of any array type, borrowed without a copy. Made and let go with the GIL held.
 class BorrowedRows {
  public:
-  explicit BorrowedRows(const py::object& object) : array_(object, "hidden", false) {
+  explicit BorrowedRows(const py::object& object)
+      : array_(object, "hidden", false, ArrayView::kFloats) {
     const auto& shape = array_.shape();
     if (shape.size() != 2) {
       unwrap(Status::invalid_argument("hidden: expected [rows, width], got the shape ",
@@ -50,7 +52,8 @@ class BorrowedRows {
     }
     const auto element = static_cast<std::ptrdiff_t>(kvcache::dtype_bytes(array_.dtype()));
     if (array_.elements() > 0 && shape[1] > 1 && array_.strides()[1] != element) {
-      unwrap(Status::invalid_argument("hidden: the last axis must be contiguous"));
+      unwrap(Status::invalid_argument("hidden: the last axis must be contiguous, is ",
+                                      array_.layout_text()));
     }
     view_ = {.data = array_.data(),
              .dtype = array_.dtype(),
@@ -140,8 +143,8 @@ void bind_stash(py::module_& m) {
             return array_of([&] { return s.catch_up(i); });
           },
           py::arg("index"))
-      .def_property_readonly("stored", &AcceptStash::stored)
-      .def_property_readonly("bytes", &AcceptStash::bytes);
+      .def_property_readonly("stored", own_getter(&AcceptStash::stored))
+      .def_property_readonly("bytes", own_getter(&AcceptStash::bytes));
 }
 
 }  // namespace
@@ -164,9 +167,9 @@ void bind_hidden(py::module_& m) {
           "consume", [](HiddenCapture& c) { unwrap(c.consume()); }, release_gil())
       .def(
           "release", [](HiddenCapture& c) { unwrap(c.release()); }, release_gil())
-      .def_property_readonly("captured", &HiddenCapture::captured)
-      .def_property_readonly("position", &HiddenCapture::position)
-      .def_property_readonly("bytes", &HiddenCapture::bytes);
+      .def_property_readonly("captured", own_getter(&HiddenCapture::captured))
+      .def_property_readonly("position", own_getter(&HiddenCapture::position))
+      .def_property_readonly("bytes", own_getter(&HiddenCapture::bytes));
   py::class_<HiddenBands, py::smart_holder>(m, "HiddenBands")
       .def(py::init([](std::uint64_t bands, std::uint64_t rows, std::uint64_t width, DType dtype,
                        Cache* cache) {
@@ -181,6 +184,6 @@ void bind_hidden(py::module_& m) {
             return array_of([&] { return b.accepted(i); });
           },
           py::arg("band"))
-      .def_property_readonly("stored", &HiddenBands::stored)
-      .def_property_readonly("bytes", &HiddenBands::bytes);
+      .def_property_readonly("stored", own_getter(&HiddenBands::stored))
+      .def_property_readonly("bytes", own_getter(&HiddenBands::bytes));
 }

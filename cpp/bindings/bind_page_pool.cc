@@ -13,6 +13,7 @@ namespace {
 using kvcache::PagePool;
 using kvcache::StatePlan;
 using kvcache::Status;
+using kvcache::bindings::own_getter;
 using kvcache::bindings::owner_capsule;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
@@ -99,9 +100,9 @@ void bind_page_pool(py::module_& m) {
           [](const PagePool& pool, const py::int_& id) { return unwrap(pool.refs(as_id(id))); },
           py::pos_only())
       .def("view", &view, py::pos_only())
-      .def_property_readonly("blocks", &PagePool::blocks)
-      .def_property_readonly("live_blocks", &PagePool::live_blocks)
-      .def_property_readonly("free_blocks", &PagePool::free_blocks)
-      .def_property_readonly("block_bytes", &PagePool::block_bytes)
-      .def_property_readonly("metadata_bytes", &PagePool::metadata_bytes);
+      .def_property_readonly("blocks", own_getter(&PagePool::blocks))
+      .def_property_readonly("live_blocks", own_getter(&PagePool::live_blocks))
+      .def_property_readonly("free_blocks", own_getter(&PagePool::free_blocks))
+      .def_property_readonly("block_bytes", own_getter(&PagePool::block_bytes))
+      .def_property_readonly("metadata_bytes", own_getter(&PagePool::metadata_bytes));
 }

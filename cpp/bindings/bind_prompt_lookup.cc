@@ -21,6 +21,7 @@ using kvcache::PromptLookupCache;
 using kvcache::PromptLookupIndex;
 using kvcache::PromptLookupScope;
 using kvcache::Status;
+using kvcache::bindings::own_getter;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::span_of;
 using kvcache::bindings::token_span;
@@ -53,42 +54,31 @@ Drafts find(const PromptLookupIndex& index, const Tokens& history, std::uint64_t
                    [&](std::span<std::int32_t> drafts) { return index.find(span, drafts); });
 }
 
-Drafts propose(PromptLookupIndex& index, const Tokens& history, std::uint64_t max_drafts,
-               const PromptLookupScope* shared) {
-  const auto span = token_span(history);
-  return drafts_of(
-      std::min(max_drafts, index.options().max_drafts),
-      [&](std::span<std::int32_t> drafts) { return index.propose(span, drafts, shared); });
-}
-
 using Indexes = std::vector<PromptLookupIndex*>;
 using Counts = py::array_t<std::uint64_t, py::array::c_style>;
 
-// Drafts of all indexes one after the other, and how many each has; after an error, of none.
-Status propose_all(const Indexes& indexes, const std::vector<std::span<const std::int32_t>>& texts,
-                   std::span<const std::uint64_t> most, std::vector<std::int32_t>& drafts,
-                   std::span<std::uint64_t> counts) {
-  for (std::size_t i = 0; i < indexes.size(); ++i) {
-    const std::size_t first = drafts.size();
-    drafts.resize(first + std::min(most[i], indexes[i]->options().max_drafts));
-    const auto count = indexes[i]->propose(texts[i], std::span(drafts).subspan(first));
-    if (!count) {
-      for (std::size_t j = 0; j < i; ++j) static_cast<void>(indexes[j]->abandon());
-      return count.status().prefixed("index " + std::to_string(i) + ": ");
-    }
-    drafts.resize(first + *count);
-    counts[i] = *count;
+// Drafts that Python cannot be given, for want of memory, are not in flight.
+template <typename Give>
+auto given_or_abandoned(const Indexes& indexes, const Give& give) {
+  try {
+    return give();
+  } catch (...) {
+    for (PromptLookupIndex* index : indexes) static_cast<void>(index->abandon());
+    throw;
   }
-  return Status::ok();
 }
 
-void check_indexes(const Indexes& indexes, std::size_t numbers, const char* call) {
-  for (const PromptLookupIndex* index : indexes) {
-    if (index == nullptr) unwrap(Status::invalid_argument(call, ": None is no index"));
+Drafts propose(PromptLookupIndex& index, const Tokens& history, std::uint64_t max_drafts,
+               const PromptLookupScope* shared) {
+  const auto span = token_span(history);
+  std::vector<std::int32_t> drafts(std::min(max_drafts, index.options().max_drafts));
+  std::uint64_t count = 0;
+  {
+    const ReleaseGil nogil;
+    count = unwrap(index.propose(span, drafts, shared));
   }
-  if (numbers == indexes.size()) return;
-  unwrap(
-      Status::invalid_argument(call, ": ", indexes.size(), " indexes, but ", numbers, " numbers"));
+  return given_or_abandoned({&index},
+                            [&] { return Drafts(static_cast<py::ssize_t>(count), drafts.data()); });
 }
 
 py::tuple propose_batch(const Indexes& indexes, const std::vector<Tokens>& histories,
@@ -96,29 +86,22 @@ py::tuple propose_batch(const Indexes& indexes, const std::vector<Tokens>& histo
   std::vector<std::span<const std::int32_t>> texts;
   for (const Tokens& history : histories) texts.push_back(token_span(history));
   const auto most = span_of(max_drafts, "max_drafts");
-  check_indexes(indexes, most.size(), "propose");
-  check_indexes(indexes, texts.size(), "propose");
   std::vector<std::int32_t> drafts;
   std::vector<std::uint64_t> counts(indexes.size());
   {
     const ReleaseGil nogil;
-    unwrap(propose_all(indexes, texts, most, drafts, counts));
+    unwrap(PromptLookupIndex::propose_batch(indexes, texts, most, drafts, counts));
   }
-  return py::make_tuple(Drafts(static_cast<py::ssize_t>(drafts.size()), drafts.data()),
-                        Counts(static_cast<py::ssize_t>(counts.size()), counts.data()));
+  return given_or_abandoned(indexes, [&] {
+    return py::make_tuple(Drafts(static_cast<py::ssize_t>(drafts.size()), drafts.data()),
+                          Counts(static_cast<py::ssize_t>(counts.size()), counts.data()));
+  });
 }
 
 void settle_batch(const Indexes& indexes, const Counts& accepted) {
   const auto counts = span_of(accepted, "accepted");
-  check_indexes(indexes, counts.size(), "settle");
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] <= indexes[i]->in_flight()) continue;
-    unwrap(Status::invalid_argument("index ", i, ": settle: ", counts[i], " accepted of ",
-                                    indexes[i]->in_flight(), " drafts in flight"));
-  }
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (indexes[i]->in_flight() > 0) unwrap(indexes[i]->settle(counts[i]));
-  }
+  const ReleaseGil nogil;
+  unwrap(PromptLookupIndex::settle_batch(indexes, counts));
 }
 
 void insert(PromptLookupScope& scope, const Tokens& tokens) {
@@ -136,7 +119,9 @@ Drafts find_shared(const PromptLookupScope& scope, const Tokens& history,
 
 void bind_index(py::module_& m) {
   using release_gil = py::call_guard<ReleaseGil>;
-  const auto property = [](auto getter) { return py::cpp_function(getter, release_gil()); };
+  const auto property = [](auto getter) {
+    return py::cpp_function(own_getter(getter), release_gil());
+  };
   py::class_<PromptLookupIndex, py::smart_holder>(m, "PromptLookupIndex")
       .def(py::init([](std::uint64_t min_match, std::uint64_t max_match, std::uint64_t max_drafts,
                        std::uint64_t max_pause, std::uint64_t history_tokens, bool reserve,
@@ -178,7 +163,8 @@ void bind_prompt_lookup(py::module_& m) {
   py::class_<PromptLookupScope>(m, "PromptLookupScope")
       .def("insert", &insert, py::arg("tokens"))
       .def("find", &find_shared, py::arg("history"), py::arg("max_drafts"))
-      .def_property_readonly("tokens", py::cpp_function(&PromptLookupScope::tokens, release_gil()));
+      .def_property_readonly(
+          "tokens", py::cpp_function(own_getter(&PromptLookupScope::tokens), release_gil()));
   py::class_<PromptLookupCache, py::smart_holder>(m, "PromptLookupCache")
       .def(py::init([](std::uint64_t memory_bytes, std::uint64_t scope_bytes, std::uint64_t match) {
              return unwrap(PromptLookupCache::create({memory_bytes, scope_bytes, match}));
@@ -199,8 +185,10 @@ void bind_prompt_lookup(py::module_& m) {
             return unwrap(cache.drop(key));
           },
           py::arg("model"), py::arg("tokenizer"), py::arg("adapter"), py::arg("tenant"))
-      .def_property_readonly("scopes", py::cpp_function(&PromptLookupCache::scopes, release_gil()))
-      .def_property_readonly("bytes", py::cpp_function(&PromptLookupCache::bytes, release_gil()));
+      .def_property_readonly(
+          "scopes", py::cpp_function(own_getter(&PromptLookupCache::scopes), release_gil()))
+      .def_property_readonly(
+          "bytes", py::cpp_function(own_getter(&PromptLookupCache::bytes), release_gil()));
   bind_index(m);
   m.def("propose_batch", &propose_batch, py::arg("indexes"), py::arg("histories"),
         py::arg("max_drafts"));

@@ -12,7 +12,7 @@ void bind_reservation(py::module_& m) {
   using kvcache::bindings::ReleaseGil;
   using kvcache::bindings::unwrap;
   py::class_<Reservation, py::smart_holder>(m, "Reservation")
-      .def_property_readonly("bytes", &Reservation::bytes)
+      .def_property_readonly("bytes", kvcache::bindings::own_getter(&Reservation::bytes))
       .def("release", &Reservation::release, py::call_guard<ReleaseGil>());
   m.def(
       "reserve", [](Cache& cache, std::uint64_t bytes) { return unwrap(cache.reserve(bytes)); },

@@ -18,7 +18,6 @@ using kvcache::StateView;
 using kvcache::bindings::Components;
 using kvcache::bindings::Media;
 using kvcache::bindings::media_of;
-using kvcache::bindings::own;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::tensor_array;
 using kvcache::bindings::token_span;
@@ -63,8 +62,19 @@ py::array state_array(const Sequence& sequence, std::int32_t layer, const std::s
   return tensor_array(std::move(view));
 }
 
+// What `get` says of an open sequence. What is closed stays so: read first, it was right.
+template <auto get>
+auto of_open(const Sequence& sequence) {
+  auto value = (sequence.*get)();
+  unwrap(sequence.check_open());
+  return value;
+}
+
 py::array_t<std::int32_t> token_array(const Sequence& sequence) {
-  const std::vector<std::int32_t> tokens = own(sequence).tokens();
+  const std::vector<std::int32_t> tokens = [&] {
+    const ReleaseGil nogil;
+    return of_open<&Sequence::tokens>(sequence);
+  }();
   return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
@@ -103,9 +113,7 @@ void bind_sequence(py::module_& m) {
   bind_rows(sequence);
   sequence.def_property_readonly("cached_tokens", &Sequence::cached_tokens)
       .def_property_readonly("matched_tokens", &Sequence::matched_tokens)
-      .def_property_readonly(
-          "length",
-          py::cpp_function([](const Sequence& s) { return own(s).length(); }, release_gil()))
+      .def_property_readonly("length", py::cpp_function(&of_open<&Sequence::length>, release_gil()))
       .def_property_readonly("is_open", py::cpp_function(&Sequence::is_open, release_gil()))
       .def(
           "written", [](const Sequence& s, std::int32_t layer) { return unwrap(s.written(layer)); },
@@ -135,8 +143,7 @@ void bind_sequence(py::module_& m) {
             unwrap(s.mark(position, kind));
           },
           py::arg("position"), py::arg("kind"), release_gil())
-      .def(
-          "prefill_stops", [](const Sequence& s) { return own(s).prefill_stops(); }, release_gil())
+      .def("prefill_stops", &of_open<&Sequence::prefill_stops>, release_gil())
       .def(
           "publish", [](Sequence& s) { unwrap(s.publish()); }, release_gil())
       .def(
@@ -147,9 +154,8 @@ void bind_sequence(py::module_& m) {
           "record", [](Sequence& s) { return unwrap(s.record()); }, release_gil())
       .def(
           "rollback", [](Sequence& s, std::uint64_t n) { unwrap(s.rollback(n)); }, release_gil())
-      .def_property_readonly(
-          "recorded",
-          py::cpp_function([](const Sequence& s) { return own(s).recorded(); }, release_gil()))
+      .def_property_readonly("recorded",
+                             py::cpp_function(&of_open<&Sequence::recorded>, release_gil()))
       .def(
           "close",
           [](Sequence& sequence, std::optional<std::uint64_t> output_tokens, bool session_closed,

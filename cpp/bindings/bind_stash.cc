@@ -35,22 +35,27 @@ using kvcache::bindings::unwrap;
 // are heads. Empty for None.
 class Rows {
  public:
-  Rows(const py::object& object, const char* name) {
+  Rows(const py::object& object, const char* name, const char* dtypes = ArrayView::kFloats) {
     if (object.is_none()) return;
-    array_ = std::make_unique<ArrayView>(object, name, false);
+    array_ = std::make_unique<ArrayView>(object, name, false, dtypes);
     const auto& shape = array_->shape();
     const auto& strides = array_->strides();
     const std::size_t axes = shape.size();
-    if (axes < 2 || axes > 4) fail(name, "expected [rows, ...] of 2 to 4 axes, got the shape ");
+    if (axes < 2 || axes > 4) {
+      unwrap(Status::invalid_argument(name, ": expected [rows, ...] of 2 to 4 axes, got the shape ",
+                                      array_->shape_text()));
+    }
     const auto element = static_cast<std::ptrdiff_t>(kvcache::dtype_bytes(array_->dtype()));
     const bool empty = array_->elements() == 0;
     if (!empty && shape[axes - 1] > 1 && strides[axes - 1] != element) {
-      fail(name, "the last axis must be contiguous, got the shape ");
+      unwrap(Status::invalid_argument(name, ": the last axis must be contiguous, is ",
+                                      array_->layout_text()));
     }
     std::ptrdiff_t heads = 1;
     for (std::size_t axis = 1; axis + 1 < axes; ++axis) heads *= shape[axis];
     if (!empty && axes == 4 && shape[1] > 1 && strides[1] != shape[2] * strides[2]) {
-      fail(name, "the axes between must be evenly spaced, got the shape ");
+      unwrap(Status::invalid_argument(name, ": the axes between must be evenly spaced, is ",
+                                      array_->layout_text()));
     }
     view_ = kvcache::codec::RowsView{
         .data = array_->data(),
@@ -65,11 +70,6 @@ class Rows {
   const std::optional<kvcache::codec::RowsView>& view() const { return view_; }
 
  private:
-  [[noreturn]] void fail(const char* name, const char* what) const {
-    unwrap(Status::invalid_argument(name, ": ", what, array_->shape_text()));
-    throw std::logic_error(what);
-  }
-
   std::unique_ptr<ArrayView> array_;
   std::optional<kvcache::codec::RowsView> view_;
 };
@@ -77,12 +77,14 @@ class Rows {
 // Session: of a sequence or of a batch.
 template <typename Session>
 void stash(Session& session, std::int32_t layer, const std::string& name, const py::object& gate,
-           const py::object& left, const py::object& right) {
+           const py::object& left, const py::object& right, const py::object& rows) {
   const Rows gates(gate, "gate");
   const Rows lefts(left, "left");
-  const Rows rights(right, gate.is_none() ? "rows" : "right");
+  const Rows rights(right, "right");
+  const Rows windows(rows, "rows", ArrayView::kAnyDtype);
   const ReleaseGil nogil;
-  unwrap(session.stash(layer, name, StashInputs{gates.view(), lefts.view(), rights.view()}));
+  unwrap(session.stash(layer, name,
+                       StashInputs{gates.view(), lefts.view(), rights.view(), windows.view()}));
 }
 
 py::array read_only(StateView view) {
@@ -150,11 +152,11 @@ void bind_stash(py::module_& m) {
   const auto layer = py::arg("layer");
   const auto name = py::arg("name");
   m.def("verify_stash", &stash<VerifySession>, py::arg("session"), layer, name, py::arg("gate"),
-        py::arg("left"), py::arg("right"));
+        py::arg("left"), py::arg("right"), py::arg("rows"));
   m.def("verify_live", &live<VerifySession>, py::arg("session"), layer, name);
   m.def("verify_pending", &pending<VerifySession>, py::arg("session"), layer, name);
   m.def("batch_verify_stash", &stash<BatchVerifySession>, py::arg("session"), layer, name,
-        py::arg("gate"), py::arg("left"), py::arg("right"));
+        py::arg("gate"), py::arg("left"), py::arg("right"), py::arg("rows"));
   m.def("batch_verify_live", &live<BatchVerifySession, std::size_t>, py::arg("session"),
         py::arg("sequence"), layer, name);
   m.def("batch_verify_pending", &pending<BatchVerifySession, std::size_t>, py::arg("session"),

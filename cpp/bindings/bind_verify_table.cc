@@ -36,6 +36,6 @@ void bind_verify_table(py::module_& m) {
       .def_property_readonly("batch_rows", &VerifyTable::batch_rows)
       .def_property_readonly("tables", &VerifyTable::tables)
       .def_property_readonly("bytes", &VerifyTable::bytes)
-      .def_property_readonly("is_staged", &VerifyTable::is_staged)
+      .def_property_readonly("is_staged", kvcache::bindings::own_getter(&VerifyTable::is_staged))
       .def("pointers", &pointer_array, py::arg("layer"), py::arg("name"));
 }

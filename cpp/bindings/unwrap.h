@@ -36,4 +36,10 @@ Handle& own(Handle& handle) {
   return handle;
 }
 
+// A getter that answers 0 in another process, where this one has an error.
+template <typename Handle, typename Value>
+auto own_getter(Value (Handle::*get)() const) {
+  return [get](const Handle& handle) { return (own(handle).*get)(); };
+}
+
 }  // namespace kvcache::bindings

@@ -68,9 +68,9 @@ struct Inputs {
             bytes};
   }
   StashInputs matrix() const {
-    return {view(gate, 1, kHeads), view(left, kHeads, kLines), view(right, kHeads, kColumns)};
+    return {view(gate, 1, kHeads), view(left, kHeads, kLines), view(right, kHeads, kColumns), {}};
   }
-  StashInputs window() const { return {{}, {}, view(rows, 1, kChannels)}; }
+  StashInputs window() const { return {{}, {}, {}, view(rows, 1, kChannels)}; }
 };
 
 void stash(VerifySession& session, std::int32_t layer) {

@@ -24,9 +24,10 @@ const std::vector<std::uint64_t> kKept = {3, 1, 2};
 class VerifyMemory : public testing::Test {
  protected:
   void SetUp() override {
-    auto plan = StatePlan::create(content::decls(), {16 << 20, 4, 16, 0});
+    auto plan = StatePlan::create(content::decls(), {16 << 20, 4, 16, 0, true, 8});
     cache_ = Cache::create(std::move(plan).value(), {}).value();
     table_.emplace(VerifyTable::create(cache_->plan(), 4).value());
+    carry_.emplace(CarryTable::create(cache_->plan(), 4).value());
     for (std::int32_t i = 0; i < 3; ++i) {
       Tokens prompt(static_cast<std::size_t>(5 + i), i);
       sequences_.push_back(cache_->open(prompt, {}).value());
@@ -41,7 +42,7 @@ class VerifyMemory : public testing::Test {
 
   // Everything is as SetUp() has left it; but for a page of its own in place of a shared one.
   void expect_unchanged(long at) {
-    EXPECT_FALSE(table_->is_staged()) << at;
+    EXPECT_FALSE(table_->is_staged() || carry_->is_staged()) << at;
     EXPECT_EQ(cache_->stats().snapshots, 0U) << at;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       EXPECT_EQ(sequences_[i].length(), 5 + i) << at;
@@ -76,6 +77,7 @@ class VerifyMemory : public testing::Test {
 
   std::unique_ptr<Cache> cache_;
   std::optional<VerifyTable> table_;
+  std::optional<CarryTable> carry_;
   std::vector<Sequence> sequences_;
   std::optional<Batch> batch_;
 };
@@ -116,6 +118,26 @@ TEST_F(VerifyMemory, ABatchBeginsWholeOrNotAtAll) {
   ASSERT_TRUE(session && session->is_open());
   run(*session);
   ASSERT_TRUE(session->rollback());
+  expect_unchanged(-1);
+}
+
+TEST_F(VerifyMemory, ABatchByCarryBeginsWholeOrNotAtAll) {
+  std::optional<BatchVerifySession> session;
+  fail_each(
+      [&] {
+        auto begun = batch_->begin_verify(kDrafts, kCounts,
+                                          {.parents = kParents,
+                                           .table = &*table_,
+                                           .strategy = VerifyStrategy::kCarry,
+                                           .carry = &*carry_});
+        if (begun) session.emplace(std::move(begun).value());
+        return begun.is_ok();
+      },
+      [&](long at) { expect_unchanged(at); });
+  ASSERT_TRUE(session && session->is_open());
+  EXPECT_TRUE(table_->is_staged() && carry_->is_staged());
+  ASSERT_TRUE(session->rollback());
+  session.reset();
   expect_unchanged(-1);
 }
 

@@ -292,7 +292,7 @@ def test_what_a_batch_is_made_of() -> None:
     ("counts", "message"),
     [
         ([1, 1], "counts: 2 numbers for 3 sequences"),
-        ([1, 1, 3], "counts add up to more"),
+        ([1, 1, 3], "counts add up to 5"),
         ([1, 1, 0], "counts add up to 2"),
         ([-1, 2, 2], "counts: must not be negative, got -1"),
         (np.array([2**63, 1, 1], np.uint64), r"counts: must be below 2\*\*63"),
@@ -316,7 +316,7 @@ def test_wrong_rows_starts_and_tables() -> None:
     keys = np.ones((3, 2, 8), np.float16)
     for arrays, options, message in [
         ((keys,), {}, "2 components"),
-        ((keys[:2], keys[:2]), {}, "rows: 2 given, but counts add up to more"),
+        ((keys[:2], keys[:2]), {}, "rows: 2 given, but counts add up to 3"),
         ((keys[:, :1], keys), {}, r"expected \[3, 2, 8\]"),
         ((keys, keys), {"starts": [0, 0]}, "starts: 2 numbers for 3"),
         ((keys, keys), {"starts": [2**62, 0, 0]}, r"sequences\[0\].*writes may start at 5"),

@@ -240,7 +240,7 @@ def test_a_batch_that_cannot_begin_changes_nothing() -> None:
     before = footprint(cache, batch)
     for arguments, match in (
         (([1, 2], [1, 0, 0]), "drafts: 2 given, but counts add up to 1"),
-        (([1], None), "drafts: 1 given, but counts add up to more"),
+        (([1], None), "drafts: 1 given, but counts add up to 3"),
         (([1], [1, 0]), "counts: 2 numbers for 3 sequences"),
         (([1], [2**63, 0, 0]), "counts"),
         (([1, 2, 3], None, [-1, 0]), "parents: 2 given, expected 6"),

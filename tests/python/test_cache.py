@@ -85,7 +85,7 @@ def test_tokens_may_be_any_integers(tokens: Any) -> None:
         ("text", "got 0 axes"),
         ([2**31], "ids must fit int32, got values in 2147483648..2147483648"),
         ([-(2**31) - 1, 0], "got values in -2147483649..0"),
-        ([2**64], "axes of object"),
+        ([2**64], r"below 2\*\*63, got 18446744073709551616"),
         (np.array([2**63], np.uint64), "ids must fit int32"),
         ([], "at least one token"),
     ],
@@ -284,9 +284,13 @@ def test_a_closed_sequence_refuses_and_closes_again(sequence: Sequence) -> None:
         assert repr(sequence) == "<Sequence 0 of 6 positions>"
     assert not sequence.is_open
     assert repr(sequence) == "<Sequence closed>"
-    assert sequence.length == 0
+    assert (sequence.cached_tokens, sequence.matched_tokens) == (0, 0)
     sequence.close()
     for call in [
+        lambda: sequence.length,
+        lambda: sequence.tokens,
+        lambda: sequence.recorded,
+        sequence.prefill_stops,
         sequence.publish,
         sequence.snapshot,
         sequence.fork,

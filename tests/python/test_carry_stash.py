@@ -22,8 +22,11 @@ from support.speculation import KEYS, attention_rows, cache_of, make_layers, run
 
 import kvcache
 from kvcache import (
+    AcceptStash,
+    Batch,
     Cache,
     CacheInputs,
+    DraftTokens,
     DType,
     InvalidArgumentError,
     NotFoundError,
@@ -149,6 +152,31 @@ def test_no_memory_for_the_stash_leaves_the_sequence_as_it_was() -> None:
         second.begin_verify([3], strategy="carry").rollback()
 
 
+def test_a_batch_that_finds_no_memory_holds_no_stash_and_ends_no_rows() -> None:
+    layers = make_layers()
+    plan = cache_of(layers, stash_rows=64).plan
+    cache = cache_of(layers, stash_rows=64, memory=plan.sequence_bytes(4))
+    with cache.open([1]) as first, cache.open([2]) as second:
+        hidden = AcceptStash(2, 4, "float32")
+        hidden.store([first, second], np.ones((2, 4), np.float32), [0, 1])
+        drafts = DraftTokens(2, 1)
+        drafts.put(first, [3])
+        used = cache.stats().used_bytes
+        with pytest.raises(OutOfCapacityError):
+            Batch([first, second]).begin_verify([3, 4], [1, 1], strategy="carry")
+        assert cache.stats().used_bytes == used
+        assert hidden.rows(2).shape == (2, 4)
+        assert drafts.take(first).tolist() == [3]
+        first.begin_verify([3], strategy="carry").rollback()  # one has room
+        assert cache.stats().used_bytes == used + plan.stash_bytes
+        with pytest.raises(OutOfCapacityError):
+            Batch([first, second]).begin_verify([3, 4], [1, 1], strategy="carry")
+        assert cache.stats().used_bytes == used + plan.stash_bytes
+        with pytest.raises(InvalidArgumentError, match="when the next verify"):
+            hidden.rows(1)
+        assert hidden.row(1).shape == (1, 4)
+
+
 @pytest.mark.parametrize(
     ("strategy", "layer", "name", "inputs", "error", "message"),
     [
@@ -158,14 +186,21 @@ def test_no_memory_for_the_stash_leaves_the_sequence_as_it_was() -> None:
         ("carry", 0, H, {"gate": None}, InvalidArgumentError, "takes gate, left and right"),
         ("carry", 0, H, {"left": None}, InvalidArgumentError, "left is missing"),
         ("carry", 0, H, {"right": None}, InvalidArgumentError, "takes gate, left and right"),
-        ("carry", 0, H, {"gate": np.ones((2, 5))}, InvalidArgumentError, "float64"),
+        (
+            "carry",
+            0,
+            H,
+            {"gate": np.ones((2, 5))},
+            InvalidArgumentError,
+            "64 is not float32, float16 or",
+        ),
         (
             "carry",
             0,
             H,
             {"gate": np.ones((2, 5), np.float32)},
             InvalidArgumentError,
-            r"gate must be \[2, 1, 6\], got \[2, 1, 5\]",
+            r"gate must be \[2, 6\], got \[2, 5\]",
         ),
         (
             "carry",
@@ -184,8 +219,24 @@ def test_no_memory_for_the_stash_leaves_the_sequence_as_it_was() -> None:
             r"right must be \[2, 6, 7\], got \[3, 6, 7\]",
         ),
         ("carry", 0, H, {"right": np.ones((2, 6, 7), np.int32)}, InvalidArgumentError, "of i32"),
-        ("carry", 0, H, {"rows": np.ones((2, 6), np.float32)}, InvalidArgumentError, "rows are of"),
+        ("carry", 0, H, {"rows": np.ones((2, 6), np.float32)}, InvalidArgumentError, "no rows"),
         ("carry", 0, CONV + "0", {}, InvalidArgumentError, "takes rows, and nothing else"),
+        (
+            "carry",
+            0,
+            CONV + "0",
+            {"gate": None, "left": None, "right": np.ones((2, 6), np.float32)},
+            InvalidArgumentError,
+            "takes rows, and nothing else",
+        ),
+        (
+            "carry",
+            0,
+            CONV + "0",
+            {"gate": None, "left": None, "right": None, "rows": np.ones((2, 3), np.float32)},
+            InvalidArgumentError,
+            r"rows must be \[2, \d+\], got \[2, 3\]",
+        ),
         ("carry", 6, "state.tail", {}, UnsupportedError, "nothing folds 'state.tail'"),
     ],
 )
@@ -236,6 +287,38 @@ def test_commit_needs_every_tensor_stashed_or_taken() -> None:
             session.commit(1)
         run_layer(session, layers[1], [-1, 0], stash=True)
         assert session.commit(1) == 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_tensor_is_stashed_or_its_state_is_filled_but_not_both(batched: bool) -> None:
+    layers: list[Layer] = [Griffin(0, DType.F32, 0), Mamba2(1, DType.F32, 0)]
+    cache = cache_of(layers)
+    sequences = [cache.open([i]) for i in range(2)]
+    inputs = {"rows": np.ones((4 if batched else 2, Mamba2.channels), np.float32)}
+    session: Any
+    which: tuple[int, ...]
+    if batched:
+        session = Batch(sequences).begin_verify([2, 3], strategy="carry")
+        which = (1,)  # the second alone: nothing of the first is stashed either
+    else:
+        session, which = sequences[0].begin_verify([2], strategy="carry"), ()
+    session.state(*which, 0, 1, CONV + "0")
+    with pytest.raises(InvalidArgumentError, match=r"state\(\) of it was taken"):
+        session.stash(1, CONV + "0", **inputs)
+    session.state(0, *which, 1, CONV + "0")  # the first is as it was
+    session.stash(1, H, **stash_of(4 if batched else 2))
+    with pytest.raises(InvalidArgumentError, match="its inputs were stashed in this session"):
+        session.state(*which, 0, 1, H)
+    session.rollback()
+
+
+def stash_of(rows: int) -> dict[str, Any]:
+    """Of Mamba2: a gate a head, x and B."""
+    return {
+        "gate": np.ones((rows, Mamba2.heads), np.float32),
+        "left": np.ones((rows, Mamba2.heads, Mamba2.dim), np.float32),
+        "right": np.ones((rows, Mamba2.groups, Mamba2.states), np.float32),
+    }
 
 
 def test_a_ledger_counts_the_stash() -> None:

@@ -9,7 +9,7 @@ import pytest
 from model.driver import SHAPES
 from support.declarations import paged, recurrent
 
-from kvcache import Cache, Explanation, InvalidArgumentError, StatePlan
+from kvcache import Cache, Explanation, InvalidArgumentError, RequestHints, StatePlan
 from kvcache.explanation import _ADVICE
 
 LARGE = [paged(0, "attention.keys", 2, 2048)]  # 32 KiB a block of 4
@@ -307,3 +307,58 @@ def test_wrong_tokens_and_media_are_refused() -> None:
         cache.explain([1, 2], media=[(1, 5, b"x")])
     with pytest.raises(InvalidArgumentError, match="adapter"):
         cache.explain([1, 2], adapter=3)  # type: ignore[arg-type]
+
+
+# ---- Quotas ---------------------------------------------------------------------------------
+
+
+def of(tenant: str) -> dict[str, Any]:
+    return {"hints": RequestHints(tenant=tenant)}
+
+
+def test_what_a_quota_refused_names_tenant_numbers_and_knob() -> None:
+    cache = make_cache(LARGE)
+    quota = 3 * cache.plan.block_bytes
+    cache.set_quota("other", 0)
+    cache.set_quota("acme", quota)
+    store(cache, [1] * 32, **of("acme"))
+    found = cache.explain([1] * 40)
+    assert said(found) == ("tokens", "quota")
+    assert (found.position, found.once_tokens) == (12, 32)
+    assert (found.quota_tenant, found.quota_bytes, found.quota_used_bytes) == ("acme", quota, quota)
+    assert "set_quota('acme'" in found.advice
+    assert "the quota of tenant 'acme' had no room for (96 KiB of 96 KiB now)" in str(found)
+
+
+def test_what_gave_way_to_a_quota_was_not_evicted_for_memory() -> None:
+    cache = make_cache(LARGE)
+    cache.set_quota("acme", 3 * cache.plan.block_bytes)
+    store(cache, [1] * 12, **of("acme"))
+    store(cache, [2] * 12, **of("acme"))
+    found = cache.explain([1] * 12)
+    assert (*said(found), found.quota_tenant) == ("tokens", "quota", "acme")
+    assert cache.tenants()["acme"].evicted_blocks == cache.stats().evicted_blocks == 3
+    cache.set_quota("acme", None)  # whose it was is not known any more, only why it went
+    found = cache.explain([1] * 12)
+    assert (*said(found), found.quota_tenant) == ("tokens", "quota", None)
+    assert "set_quota(tenant" in found.advice
+    push_out(cache)
+    store(cache, [3] * 8)
+    push_out(cache)
+    assert said(cache.explain([3] * 8)) == ("tokens", "evicted")
+
+
+def test_a_snapshot_that_a_quota_refused() -> None:
+    cache = make_cache(HYBRID)
+    cache.set_quota("acme", 5 * cache.plan.block_bytes + cache.plan.slot_bytes)
+    store(cache, [1] * 20, snapshots=(8, 16), **of("acme"))
+    found = cache.explain([1] * 16)
+    assert said(found) == ("snapshot", "quota")
+    assert (found.lost_snapshot, found.quota_tenant) == (8, "acme")
+    assert "had no room for" in str(found)
+
+
+def test_snapshot_advice_thinks_of_what_was_generated() -> None:
+    cache = make_cache(HYBRID)
+    store(cache, [1] * 20)
+    assert "after decoding snapshot()" in cache.explain([1] * 20).advice

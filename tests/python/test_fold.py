@@ -147,7 +147,8 @@ def ones(*shape: int, dtype: Any = np.float32) -> Array:
         ({"right": ones(2, 5)}, "right: a row of shape"),
         ({"right": ones(2, 4, 10)[:, :, ::2]}, "right: a row must be contiguous"),
         ({"right": ones(2, 4, 5)[::-1]}, "right: rows must lie at ascending addresses"),
-        ({"threads": 0}, "threads must be 1"),
+        ({"threads": True}, "threads: expected an integer"),
+        ({"threads": 0}, "threads: must be 1..1024"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_state_unchanged(

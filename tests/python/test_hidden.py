@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.tiny_model import DELTA, FULL, TinyModel, VerifyStore, feed, verify
 import kvcache
 from kvcache import (
     AcceptStash,
+    Batch,
     Bfloat16Array,
     HiddenBands,
     HiddenCapture,
@@ -306,6 +308,33 @@ class TestHiddenBands:
         with pytest.raises(InvalidArgumentError, match="went from position"):
             bands.accepted(0)
 
+    def test_a_band_has_a_row_for_each_of_its_verify(self) -> None:
+        sequences = opened(MODEL.cache(), 2)
+        bands = HiddenBands(2, 6, WIDTH, "float32")
+        rows = hidden(6)
+        with Batch(sequences).begin_verify([1, 2, 3, 4], [2, 2]) as session:
+            for offsets, why in (
+                ([0, 2, 6], r"sequence 0: its verify has 3 rows, but its band would have 2"),
+                (
+                    [0, 3, 5],
+                    r"sequence 1: its verify has 3 rows, .* have 2 \(3\.\.5\)",
+                ),
+                ([0, 3, 3], r"band would have 0"),
+            ):
+                with pytest.raises(InvalidArgumentError, match=why):
+                    bands.store(sequences, rows, offsets)
+            assert bands.stored == 0
+            bands.store(sequences, rows, session.offsets)
+        assert bands.stored == 2
+
+    def test_a_sequence_has_one_band(self) -> None:
+        first, second = opened(MODEL.cache(), 2)
+        bands = HiddenBands(3, 1, WIDTH, "float32")
+        with Batch([first, second]).begin_verify([], [0, 0]):
+            with pytest.raises(InvalidArgumentError, match="sequences 0 and 2 are the same"):
+                bands.store([first, second, first], hidden(3), [0, 1, 2, 3])
+            assert bands.stored == 0
+
     def test_a_band_of_a_tree_is_refused(self) -> None:
         [sequence] = opened(MODEL.cache(), 1)
         bands = HiddenBands(1, 4, WIDTH, "float32")
@@ -396,10 +425,59 @@ def test_a_child_process_is_refused() -> None:
         ):
             with pytest.raises(InvalidArgumentError, match="made before fork"):
                 call()
-        assert (stash.bytes, capture.bytes, bands.bytes, stash.stored) == (0, 0, 0, 0)
+        for read in (
+            lambda: stash.bytes,
+            lambda: stash.stored,
+            lambda: capture.bytes,
+            lambda: capture.captured,
+            lambda: capture.position,
+            lambda: bands.bytes,
+            lambda: bands.stored,
+        ):
+            with pytest.raises(InvalidArgumentError, match="made before fork"):
+                read()
+        assert repr(stash) == "<AcceptStash of another process>"
+        assert repr(capture) == "<HiddenCapture of another process>"
+        assert repr(bands) == "<HiddenBands of another process>"
         own = AcceptStash(1, WIDTH, "float32")
         with pytest.raises(InvalidArgumentError, match="made before fork"):
             own.store([sequence], hidden(1), [0])
 
     assert in_child(child) == ""
     assert stash.rows(1).shape == (1, WIDTH)
+
+
+def test_a_sequence_is_stashed_once() -> None:
+    first, second = opened(MODEL.cache(), 2)
+    stash = AcceptStash(4, WIDTH, "float32")
+    stash.store([second], hidden(1), [0])
+    with pytest.raises(InvalidArgumentError, match="sequences 1 and 2 are the same"):
+        stash.store([second, first, first], hidden(3), [0, 1, 2])
+    assert stash.stored == 1
+
+
+@pytest.mark.parametrize("kind", [AcceptStash, HiddenCapture, HiddenBands])
+def test_a_view_keeps_the_budget_that_its_memory_takes(kind: type) -> None:
+    cache = MODEL.cache()
+    [sequence] = opened(cache, 1)
+    held = made(kind, cache)
+    if kind is AcceptStash:
+        held.store([sequence], bfloat16(hidden(1)), [0])
+        view = held.rows(1)
+    elif kind is HiddenCapture:
+        held.begin(sequence)
+        view = held.rows()
+    else:
+        with sequence.begin_verify([]) as session:
+            held.store([sequence], bfloat16(hidden(1)), [0, 1])
+            MODEL.run(session.tokens, sequence.length, VerifyStore(sequence, session))
+            session.commit(1)
+        view = held.accepted(0)
+    taken = held.bytes
+    assert cache.stats().reserved_bytes == taken > 0
+    del held
+    gc.collect()
+    assert cache.stats().reserved_bytes == taken
+    del view
+    gc.collect()
+    assert cache.stats().reserved_bytes == 0

@@ -26,11 +26,13 @@ from kvcache import (
     BatchVerifySession,
     Cache,
     CacheDisk,
+    CarryTable,
     DiskTier,
     InvalidArgumentError,
     KVCacheError,
     PagePool,
     Pin,
+    Reservation,
     Sequence,
     StatePlan,
     VerifySession,
@@ -121,7 +123,23 @@ CALLS: dict[type, dict[str, Call]] = {
         "free": lambda pool: pool.free(0),
         "refs": lambda pool: pool.refs(0),
         "view": lambda pool: pool.view(0),
+        "blocks": lambda pool: pool.blocks,
+        "live_blocks": lambda pool: pool.live_blocks,
+        "free_blocks": lambda pool: pool.free_blocks,
+        "block_bytes": lambda pool: pool.block_bytes,
+        "metadata_bytes": lambda pool: pool.metadata_bytes,
     },
+    CarryTable: {
+        "is_staged": lambda table: table.is_staged,
+        "live": lambda table: table.live(0, "state.recurrent"),
+        "stashes": lambda table: table.stashes(0),
+        "engaged": lambda table: table.engaged(0),
+    },
+    VerifyTable: {
+        "is_staged": lambda table: table.is_staged,
+        "pointers": lambda table: table.pointers(1, "state.recurrent"),
+    },
+    Reservation: {"bytes": lambda reserved: reserved.bytes},
     VerifySession: {
         "write": lambda session: session.write(0, ROWS, VALUES),
         "write_records": lambda session: session.write_records(0, "state.pooling.0.pooled", ROWS),
@@ -136,6 +154,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "prefetch": lambda disk: disk.prefetch([1, 2]),
         "flush": lambda disk: disk.flush(),
         "stats": lambda disk: disk.stats(),
+        "warn": lambda disk: disk.warn(),
     },
     Pin: {"is_held": lambda pin: pin.is_held, "renew": lambda pin: pin.renew()},
 }
@@ -145,14 +164,10 @@ EVERYWHERE: dict[type, set[str]] = {
     CacheDisk: set(),
     Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan", "snapshot_errors"},
     Batch: {"sequences"},
-    PagePool: {
-        "for_group",
-        "blocks",
-        "live_blocks",
-        "free_blocks",
-        "block_bytes",
-        "metadata_bytes",
-    },
+    PagePool: {"for_group"},
+    CarryTable: {"batch_rows", "nbytes", "offsets"},
+    VerifyTable: {"batch_rows", "nbytes", "tables"},
+    Reservation: {"release"},
     BatchVerifySession: {
         "batch",
         "rows",
@@ -203,6 +218,9 @@ def handles() -> dict[type, Any]:
         VerifySession: busy.begin_verify([8]),
         Pin: pinned(cache),
         CacheDisk: disk_of(cache.plan),
+        CarryTable: CarryTable(cache.plan),
+        VerifyTable: VerifyTable(cache.plan),
+        Reservation: cache.reserve(1),
         np.ndarray: cache.open([5]).state(1, "state.recurrent"),
     }
 
@@ -221,7 +239,7 @@ def test_every_call_is_refused_in_a_child() -> None:
             for call in calls.values():
                 with pytest.raises(InvalidArgumentError, match=r"before fork\(\)"):
                     call(made[kind])
-        assert (made[PagePool].live_blocks, made[PagePool].blocks) == (0, 0)
+        assert repr(made[PagePool]) == "<PagePool of another process>"
 
     assert in_child(child) == ""
     assert made[Cache].stats().open_sequences == 4  # the view's is closed

@@ -214,10 +214,11 @@ def test_a_batch_that_is_refused_leaves_nothing_in_flight() -> None:
     with pytest.raises(InvalidArgumentError, match="index 2: propose: 2 drafts are in flight"):
         kvcache.propose_batch(indexes)
     assert [index.in_flight for index in indexes] == [0, 0, 2]
-    with pytest.raises(InvalidArgumentError, match="index 1: propose: 2 drafts"):
-        kvcache.propose_batch([indexes[0], indexes[0]])
+    for call in (kvcache.propose_batch, lambda each: kvcache.settle_batch(each, [0, 0])):
+        with pytest.raises(InvalidArgumentError, match="indexes 0 and 1 are the same"):
+            call([indexes[0], indexes[0]])
     assert indexes[0].in_flight == 0
-    for wrong in ([1, 2], [-1, 0, 0], [0.5] * 3, "many", -1, [[1] * 3]):
+    for wrong in ([1, 2], [-1, 0, 0], [0.5] * 3, "many", -1, [[1] * 3], True, np.float64(2)):
         with pytest.raises(InvalidArgumentError):
             kvcache.propose_batch(indexes, wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"index 0: settle: 1 accepted of 0"):
@@ -229,6 +230,14 @@ def test_a_batch_that_is_refused_leaves_nothing_in_flight() -> None:
     other: Any = [7]
     with pytest.raises(InvalidArgumentError, match=r"indexes\[0\]"):
         kvcache.propose_batch(other)
+
+
+@pytest.mark.parametrize("most", [1, np.int64(1), np.uint8(1), np.array(1), [1, 1]])
+def test_a_limit_of_all_is_a_number_of_any_kind(most: Any) -> None:
+    indexes = [PromptLookupIndex() for _ in range(2)]
+    for index in indexes:
+        index.extend(HISTORY)
+    assert kvcache.propose_batch(indexes, most)[1].tolist() == [1, 1]
 
 
 def test_threads_share_an_index_and_a_scope() -> None:
@@ -281,7 +290,22 @@ def test_a_child_process_is_refused() -> None:
         ):
             with pytest.raises(InvalidArgumentError, match="made before fork"):
                 call()
-        assert (index.bytes, index.length, cache.bytes, scope.tokens) == (0, 0, 0, 0)
+        for read in (
+            lambda: index.length,
+            lambda: index.window,
+            lambda: index.pause,
+            lambda: index.in_flight,
+            lambda: index.entries,
+            lambda: index.bytes,
+            lambda: cache.scopes,
+            lambda: cache.bytes,
+            lambda: scope.tokens,
+        ):
+            with pytest.raises(InvalidArgumentError, match="made before fork"):
+                read()
+        assert {repr(index), repr(cache), repr(scope)} == {
+            f"<PromptLookup{kind} of another process>" for kind in ("Index", "Cache", "Scope")
+        }
 
     assert in_child(child) == ""
     assert index.find().size == 6

@@ -93,7 +93,7 @@ def test_a_reservation_outlives_the_handle_of_its_cache() -> None:
     reserved.release()
 
 
-@pytest.mark.parametrize("memory", [0, -1, 2**64, "lots", None, 1.5])
+@pytest.mark.parametrize("memory", [0, -1, 2**64, "lots", None, 1.5, True, "\u0661KiB"])
 def test_what_is_no_size_is_refused(memory: object) -> None:
     with pytest.raises(InvalidArgumentError, match="memory"):
         made().reserve(memory)  # type: ignore[arg-type]
@@ -106,6 +106,9 @@ def test_a_child_process_gives_nothing_back() -> None:
     def child() -> None:
         with pytest.raises(InvalidArgumentError, match="made before fork"):
             cache.reserve(1)
+        with pytest.raises(InvalidArgumentError, match="made before fork"):
+            _ = reserved.bytes
+        assert repr(reserved) == "<Reservation of another process>"
         reserved.release()
 
     assert in_child(child) == ""

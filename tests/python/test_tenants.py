@@ -89,7 +89,8 @@ def test_a_quota_is_bytes_or_text_or_a_share_that_follows_the_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    "quota", [-1, -0.1, 1.5, math.nan, math.inf, 2**64, True, "much", b"1", [], "-1KiB"]
+    "quota",
+    [-1, -0.1, 1.5, np.float32(1.5), math.nan, math.inf, 2**64, True, "much", b"1", [], "-1KiB"],
 )
 def test_a_quota_that_is_none_is_refused_and_changes_nothing(quota: Any) -> None:
     cache = make_cache("full")
@@ -97,6 +98,17 @@ def test_a_quota_that_is_none_is_refused_and_changes_nothing(quota: Any) -> None
     with pytest.raises(InvalidArgumentError, match=r"quota"):
         cache.set_quota("acme", quota)
     assert cache.tenants()["acme"].quota_bytes == 5000
+
+
+@pytest.mark.parametrize(
+    ("quota", "bytes_"), [(0, 0), ("0", 0), (np.int32(7), 7), (np.float32(0.5), None)]
+)
+def test_a_quota_is_nothing_too_and_a_number_of_any_kind(quota: Any, bytes_: int | None) -> None:
+    cache = make_cache("full")
+    cache.set_quota("acme", quota)
+    cache.set_quota("other", 0.5)
+    half = cache.tenants()["other"].quota_bytes
+    assert cache.tenants()["acme"].quota_bytes == (half if bytes_ is None else bytes_)
 
 
 @pytest.mark.parametrize("tenant", ["", None, 1, b"acme"])
@@ -206,3 +218,12 @@ def test_every_attribute_is_documented() -> None:
     text = inspect.getdoc(TenantUsage) or ""
     for field in dataclasses.fields(TenantUsage):
         assert f"{field.name}:" in text
+
+
+def test_a_tenant_at_open_is_pointed_to_the_hints() -> None:
+    wrong: Any = {"tenant": "acme"}
+    with pytest.raises(TypeError, match=r"'tenant'; it is a hint: open\(.*RequestHints\(tenant="):
+        make_cache("full").open([1, 2], **wrong)
+    wrong = {"speed": 1}
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
+        make_cache("full").open([1, 2], **wrong)

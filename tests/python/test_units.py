@@ -23,7 +23,21 @@ def test_parse_bytes_reads_what_people_write(text, count):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GiB", "0", "0GiB", "-1", "1e9", "2XiB", "2 GiB x", "nan", "16777216TiB", "9" * 5000],
+    [
+        "",
+        "GiB",
+        "0",
+        "0GiB",
+        "-1",
+        "1e9",
+        "2XiB",
+        "2 GiB x",
+        "nan",
+        "16777216TiB",
+        "9" * 5000,
+        "\u0662GiB",
+        True,
+    ],
 )
 def test_parse_bytes_refuses_other_text_and_names_the_knob(text):
     with pytest.raises(InvalidArgumentError, match=r"^--memory: "):

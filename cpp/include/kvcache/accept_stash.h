@@ -10,7 +10,8 @@
 // rows of each sequence before its last one.
 //
 // Rows are good until the next verify of their sequence begins, it moves, or it is closed; using
-// them later is an error that says which. A view stays in memory, but shows what is stored next.
+// them later is an error that says which. A view stays in memory, which counts against the cache's
+// budget as long as that, but shows what is stored next.
 // Thread safety: thread-safe. In a child of fork() every call is kInvalidArgument, every count 0.
 #pragma once
 
@@ -38,8 +39,8 @@ class AcceptStash {
   // Copies hidden row rows[i] to stash row i, for all sequences or for none; what was stored before
   // ends. `catch_up`: catch_counts[i] hidden rows of sequence i, one sequence after the other.
   // kInvalidArgument, naming the sequence, and nothing changed: too many sequences or catch-up
-  // rows, a row that is not there, another element or width, or a sequence that is closed or whose
-  // verify is open still.
+  // rows, a row that is not there, another element or width, or a sequence that is there twice, is
+  // closed or whose verify is open still.
   Status store(std::span<const Sequence* const> sequences, const HiddenView& hidden,
                std::span<const std::uint64_t> rows, std::span<const std::uint64_t> catch_up = {},
                std::span<const std::uint64_t> catch_counts = {});
@@ -50,6 +51,8 @@ class AcceptStash {
   Result<HiddenView> row(std::uint64_t index) const;
   Result<HiddenView> catch_up(std::uint64_t index) const;
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t stored() const;  // rows of the latest store()
   // Of rows * (1 + catch_up): what the state kind accept_stash says of so many.
   std::uint64_t bytes() const;

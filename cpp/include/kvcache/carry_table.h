@@ -8,7 +8,8 @@
 // is as without a table: handed over by stash(), or filled by states. Entries past the batch are 0,
 // and so is everything while nothing is staged. Batch::begin_verify() stages a table, the end of
 // the session zeroes it.
-// Thread safety: thread-safe. One session at a time; who reads the entries must not outlive it.
+// Thread safety: thread-safe. One session at a time; who reads the entries must not outlive it. In
+// a child of fork() no session can use it.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,8 @@ class CarryTable {
   // batch_rows is not 1..2^20. kOutOfCapacity: the system has not so much memory.
   static Result<CarryTable> create(const StatePlan& plan, std::uint64_t batch_rows = 128);
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t batch_rows() const;
   // Of all its entries: a pointer for each tensor that folds and one for the stash, and a flag, of
   // each layer and batch row. What the state kind carry_table says of one matrix and one window.

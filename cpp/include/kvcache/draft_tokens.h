@@ -50,6 +50,8 @@ class DraftTokens {
 
   // Of one sequence; 0 for drafts that have ended.
   Result<std::uint64_t> pending(const Sequence& sequence) const;
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t slots() const;
   std::uint64_t positions() const;
   std::uint64_t bytes() const;  // of the ids: what the state kind draft_tokens says

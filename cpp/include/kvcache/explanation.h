@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kvcache/snapshot.h"
+#include "kvcache/tenants.h"
 
 namespace kvcache {
 
@@ -20,6 +21,7 @@ enum class MissReason : std::uint8_t {
   kWeights = 4,      // by bump_epoch()
   kThinned = 5,      // a snapshot, for others of its path
   kExpired = 6,      // at the end of its time to live
+  kQuota = 7,        // a quota had no room for it: it gave way, or was not stored
 };
 
 struct Explanation {
@@ -36,6 +38,7 @@ struct Explanation {
   MissReason reason = MissReason::kNeverStored;
   std::uint64_t once_tokens = 0;    // of the prompt, how much is or was stored; at least matched
   std::uint64_t lost_snapshot = 0;  // deepest position up to matched_tokens that has lost one; or 0
+  std::optional<TenantUsage> quota;  // kQuota: of the tenant whose it was, while it has one
 };
 
 }  // namespace kvcache

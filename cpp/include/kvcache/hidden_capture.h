@@ -16,7 +16,8 @@
 //   auto rows = bands->accepted(i);                 // the first n rows of band i
 //
 // Rows end with their sequence, and as each call says; using them later is an error that says which
-// lifetime has ended. A view stays in memory, but shows what is written next.
+// lifetime has ended. A view stays in memory, which counts against the cache's budget as long as
+// that, but shows what is written next.
 // Thread safety: thread-safe. In a child of fork() every call is kInvalidArgument, every count 0.
 #pragma once
 
@@ -52,6 +53,8 @@ class HiddenCapture {
   // Ends the rows and gives the memory free for any sequence. Nothing needs to be begun.
   Status release();
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t captured() const;  // rows that are kept
   std::uint64_t position() const;  // of the first
   std::uint64_t bytes() const;     // of all rows: what the state kind hidden_capture says
@@ -72,9 +75,10 @@ class HiddenBands {
   ~HiddenBands();
 
   // Copies hidden rows offsets[i]..offsets[i + 1] to band i, for all sequences or for none; what
-  // was stored before ends. kInvalidArgument, naming the sequence: too many of them, a band that is
-  // too long, offsets that do not ascend within the rows, another element or width, or a sequence
-  // whose verify is not open or has not begun at all. kUnsupported: its drafts form a tree.
+  // was stored before ends. kInvalidArgument, naming the sequence: too many of them or one of them
+  // twice, offsets that are not within the rows, a band that has not one row for each of its
+  // sequence's verify, which must be open, or another element or width. kUnsupported: its drafts
+  // form a tree.
   Status store(std::span<const Sequence* const> sequences, const HiddenView& hidden,
                std::span<const std::uint64_t> offsets);
   // The rows of band i that the verify kept, the first of them. kInvalidArgument: it is open still,
@@ -82,6 +86,8 @@ class HiddenBands {
   // not stored.
   Result<HiddenView> accepted(std::uint64_t band) const;
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t stored() const;  // bands of the latest store()
   std::uint64_t bytes() const;   // of all rows
   std::uint64_t bands() const;

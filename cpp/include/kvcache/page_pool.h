@@ -61,6 +61,8 @@ class PagePool {
   // The same, with a reference that lives as long as the pointer and that free() cannot take.
   Result<std::shared_ptr<std::byte>> pin(std::int32_t id);
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t blocks() const;       // in all
   std::uint64_t live_blocks() const;  // with a reference
   std::uint64_t free_blocks() const { return blocks() - live_blocks(); }

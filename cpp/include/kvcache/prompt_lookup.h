@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kvcache/prompt_lookup_cache.h"
 #include "kvcache/status.h"
@@ -80,6 +81,21 @@ class PromptLookupIndex {
   // Drafts that were never verified: nothing is learned. Nothing needs to be in flight.
   Status abandon();
 
+  // propose() of many indexes, without a shared scope: up to most[i] tokens of each, one after the
+  // other in `drafts`, and counts[i] of them. For all or for none: after an error, or without
+  // memory, nothing is in flight that was not before. kInvalidArgument, naming the index: one is
+  // there twice, or has drafts in flight; or not as many histories, numbers and counts.
+  static Status propose_batch(std::span<PromptLookupIndex* const> indexes,
+                              std::span<const std::span<const std::int32_t>> histories,
+                              std::span<const std::uint64_t> most,
+                              std::vector<std::int32_t>& drafts, std::span<std::uint64_t> counts);
+  // settle() of those that have drafts in flight, for all or for none; of the others accepted[i] is
+  // 0. Errors likewise.
+  static Status settle_batch(std::span<PromptLookupIndex* const> indexes,
+                             std::span<const std::uint64_t> accepted);
+
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t observed() const;   // tokens of the history that are indexed
   std::uint64_t window() const;     // most tokens of the next proposal
   std::uint64_t pause() const;      // rounds that will pass without one

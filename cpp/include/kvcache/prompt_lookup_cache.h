@@ -40,6 +40,8 @@ class PromptLookupScope {
   // Copies what followed the last `match` tokens of `history` to `drafts` and returns how much.
   Result<std::uint64_t> find(std::span<const std::int32_t> history,
                              std::span<std::int32_t> drafts) const;
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t tokens() const;  // that it keeps; 0 when it was dropped or never filled
 
  private:
@@ -61,6 +63,8 @@ class PromptLookupCache {
   // Drops a scope, as when a tenant leaves. False when it holds nothing.
   Result<bool> drop(const PromptLookupScopeKey& key);
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t scopes() const;  // that hold tokens
   std::uint64_t bytes() const;   // that they take
   const PromptLookupCacheOptions& options() const;

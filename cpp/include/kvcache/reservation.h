@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "kvcache/status.h"
+
 namespace kvcache {
 
 class CacheCore;
@@ -19,6 +21,8 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t bytes() const { return bytes_; }
   void release();  // may be repeated
 

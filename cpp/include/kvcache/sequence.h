@@ -185,6 +185,8 @@ class Sequence {
   // Gives everything back; what was published stays, and eviction learns how the request ended.
   void close(const CloseOptions& options = {});
   bool is_open() const;
+  // kInvalidArgument: it is closed; or what check_process() says.
+  Status check_open() const;
   // kInvalidArgument: this is a child of the process that opened the sequence. Calls that return a
   // status fail likewise, others answer as if it were closed, and close() does nothing.
   Status check_process() const;

@@ -43,12 +43,13 @@ namespace kvcache {
 // Inputs of all rows for one tensor, as kvcache/fold.h has them: [rows, heads, width] of any
 // floating type. gate is [rows, 1, heads] or [rows, heads, lines], a gate an element [rows, heads *
 // lines, columns]; left [rows, heads, lines] and right [rows, heads, columns] may have fewer heads,
-// which divide those of the state; a state of one axis has no left. A convolution takes its rows as
-// `right`, [rows, 1, elements], and nothing else.
+// which divide those of the state; a state of one axis has no left. A convolution takes `window`,
+// its rows as [rows, 1, elements], and nothing else.
 struct StashInputs {
   std::optional<codec::RowsView> gate;
   std::optional<codec::RowsView> left;
   std::optional<codec::RowsView> right;
+  std::optional<codec::RowsView> window = {};
 };
 
 // Accepted rows of one tensor that wait to be folded, oldest first, each kind contiguous; to be
@@ -90,15 +91,18 @@ class VerifySession {
   Status write_records(std::int32_t layer, std::string_view name, const codec::RowsView& rows);
   // A tensor of the state after `row`, to be filled. Taken for the first time it holds a copy of
   // the tensor of the row it follows, or of the live one where that was not taken: rows may be
-  // updated in place one after the other. kInvalidArgument: no such row. kNotFound: no such tensor.
+  // updated in place one after the other. kNotFound: no such tensor.
   // kOutOfCapacity: by another strategy than kSteps, no room for copies of the state.
+  // kInvalidArgument: no such row, or the inputs of this tensor were handed over: one or the other.
   Result<StateView> state(std::uint64_t row, std::int32_t layer, std::string_view name);
   // A tensor of the state before row 0, to be read only: without the rows that are pending().
   Result<StateView> live(std::int32_t layer, std::string_view name) const;
-  // The rows that a kernel adds to live(); none by another strategy than kCarry.
+  // The rows that a kernel adds to live(); none by another strategy than kCarry. They lie where
+  // later verifies store theirs: good until the session ends.
   Result<PendingRows> pending(std::int32_t layer, std::string_view name) const;
   // Hands over the inputs of all rows() for one tensor; of a layer all tensors that fold, or none.
-  // Copied; may be repeated. kInvalidArgument: inputs that do not fit, or the strategy is kSteps.
+  // Copied; may be repeated. kInvalidArgument: inputs that do not fit, the strategy is kSteps, or
+  // state() of this tensor was taken for a row: one or the other.
   // kUnsupported: nothing folds this tensor; fill state(). kNotFound: no such tensor.
   Status stash(std::int32_t layer, std::string_view name, const StashInputs& inputs);
   VerifyStrategy strategy() const { return strategy_; }

@@ -5,7 +5,8 @@
 // state of each sequence, table t + 1 its state after row t, to be written. Entries past a
 // sequence's rows and past the batch are 0, and so is everything while nothing is staged.
 // Batch::begin_verify() stages a table, the end of the session zeroes it.
-// Thread safety: thread-safe. One session at a time; who reads the entries must not outlive it.
+// Thread safety: thread-safe. One session at a time; who reads the entries must not outlive it. In
+// a child of fork() no session can use it.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,8 @@ class VerifyTable {
   static Result<VerifyTable> create(const StatePlan& plan, std::uint64_t batch_rows = 128,
                                     std::uint64_t tables = 16);
 
+  // kInvalidArgument: in a child of fork(); see Sequence::check_process().
+  Status check_process() const;
   std::uint64_t batch_rows() const;
   std::uint64_t tables() const;
   // Of all its entries: what the state kind verify_table says.

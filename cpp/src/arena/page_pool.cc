@@ -140,6 +140,8 @@ Result<std::shared_ptr<std::byte>> PagePool::pin(std::int32_t id) {
   });
 }
 
+Status PagePool::check_process() const { return state_->mutex.check_process(); }
+
 std::uint64_t PagePool::blocks() const {
   return state_->mutex.is_own_process() ? state_->blocks : 0;
 }

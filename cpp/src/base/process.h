@@ -15,11 +15,12 @@ namespace kvcache {
 // Counts the fork()s between the first process and this one. No system call.
 std::uint64_t fork_generation() noexcept;
 
-// A mutex of an object that other threads may be using while the process forks.
-// Thread safety: thread-safe.
-class ProcessMutex {
+// Remembers which process made it.
+// Thread safety: immutable.
+class OwnProcess {
  public:
-  // False in a child of the process that made it. What the mutex guards must not be read then.
+  // False in a child of the process that made it. What an object's mutex guards must not be read
+  // then.
   bool is_own_process() const noexcept { return generation_ == fork_generation(); }
   // kInvalidArgument: in a child of the process that made it.
   Status check_process() const {
@@ -29,6 +30,14 @@ class ProcessMutex {
         "make a new cache here, or start the process by spawn");
   }
 
+ private:
+  const std::uint64_t generation_ = fork_generation();
+};
+
+// A mutex of an object that other threads may be using while the process forks.
+// Thread safety: thread-safe.
+class ProcessMutex : public OwnProcess {
+ public:
   // In a child of the process that made it, nothing: it may be locked for ever.
   void lock() {
     if (is_own_process()) mutex_.lock();
@@ -40,7 +49,6 @@ class ProcessMutex {
   std::mutex& own() { return mutex_; }
 
  private:
-  const std::uint64_t generation_ = fork_generation();
   std::mutex mutex_;
 };
 

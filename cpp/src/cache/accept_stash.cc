@@ -25,12 +25,12 @@ std::string name_of(std::uint64_t row) { return "stash row " + std::to_string(ro
 }  // namespace
 
 struct AcceptStash::State {
-  State(const AcceptStashOptions& given, HiddenMemory memory)
+  State(const AcceptStashOptions& given, speculate::HiddenRows memory)
       : options(given), hidden(std::move(memory)) {}
 
   const AcceptStashOptions options;
-  mutable ProcessMutex mutex;  // guards what follows; taken before that of a sequence
-  HiddenMemory hidden;         // [rows], then [rows, catch_up]
+  mutable ProcessMutex mutex;    // guards what follows; taken before that of a sequence
+  speculate::HiddenRows hidden;  // [rows], then [rows, catch_up]
   std::vector<Stored> stored;
 
   // Locked. Why stash row `index` cannot be read.
@@ -55,7 +55,11 @@ Result<std::unique_ptr<AcceptStash>> AcceptStash::create(const AcceptStashOption
                                     options.catch_up);
   }
   const auto rows = checked_mul(options.rows, 1 + options.catch_up);
-  auto memory = HiddenMemory::create("accept stash", rows.value_or(~std::uint64_t{0}), options);
+  if (!rows) {
+    return Status::invalid_argument("accept stash: ", options.rows, " rows and ", options.catch_up,
+                                    " catch-up rows of each are more than 2^64 rows");
+  }
+  auto memory = hidden_memory("accept stash", *rows, options);
   if (!memory) return memory.status();
   std::shared_ptr<State> state(new State(options, std::move(memory).value()), DeleteInOwnProcess());
   return std::unique_ptr<AcceptStash>(new AcceptStash(std::move(state)));
@@ -117,22 +121,23 @@ Status AcceptStash::store(std::span<const Sequence* const> sequences, const Hidd
                                     "got ", sequences.size(), " sequences, ", rows.size(),
                                     " rows and ", catch_counts.size(), " counts");
   }
-  if (Status status = state_->hidden.rows.check("store", hidden); !status) return status;
+  if (Status status = state_->hidden.check("store", hidden); !status) return status;
   if (Status status = check_indices("rows", rows, hidden.rows); !status) return status;
   if (Status status = check_indices("catch_up", catch_up, hidden.rows); !status) return status;
   if (Status status = check_counts(catch_up, catch_counts, options.catch_up); !status) {
     return status;
   }
+  if (Status status = SequenceMoment::check_distinct(sequences, "store"); !status) return status;
   const std::lock_guard lock(state_->mutex);
   auto stored = settled(sequences);
   if (!stored) return stored.status();
   auto next = catch_up.begin();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    state_->hidden.rows.put(i, hidden, rows[i], 1);
+    state_->hidden.put(i, hidden, rows[i], 1);
     if (catch_counts.empty()) continue;
     (*stored)[i].catch_up = catch_counts[i];
     for (std::uint64_t k = 0; k < catch_counts[i]; ++k) {
-      state_->hidden.rows.put(state_->first_catch_up(i) + k, hidden, *next++, 1);
+      state_->hidden.put(state_->first_catch_up(i) + k, hidden, *next++, 1);
     }
   }
   state_->stored = std::move(stored).value();
@@ -146,22 +151,24 @@ Result<HiddenView> AcceptStash::rows(std::uint64_t count) const {
   for (std::uint64_t index = 0; index < count; ++index) {
     if (Status status = state_->check("rows", index); !status) return status;
   }
-  return state_->hidden.rows.view(0, count);
+  return state_->hidden.view(0, count);
 }
 
 Result<HiddenView> AcceptStash::row(std::uint64_t index) const {
   if (Status status = state_->mutex.check_process(); !status) return status;
   const std::lock_guard lock(state_->mutex);
   if (Status status = state_->check("row", index); !status) return status;
-  return state_->hidden.rows.view(index, 1);
+  return state_->hidden.view(index, 1);
 }
 
 Result<HiddenView> AcceptStash::catch_up(std::uint64_t index) const {
   if (Status status = state_->mutex.check_process(); !status) return status;
   const std::lock_guard lock(state_->mutex);
   if (Status status = state_->check("catch_up", index); !status) return status;
-  return state_->hidden.rows.view(state_->first_catch_up(index), state_->stored[index].catch_up);
+  return state_->hidden.view(state_->first_catch_up(index), state_->stored[index].catch_up);
 }
+
+Status AcceptStash::check_process() const { return state_->mutex.check_process(); }
 
 std::uint64_t AcceptStash::stored() const {
   if (!state_->mutex.is_own_process()) return 0;
@@ -170,7 +177,7 @@ std::uint64_t AcceptStash::stored() const {
 }
 
 std::uint64_t AcceptStash::bytes() const {
-  return state_->mutex.is_own_process() ? state_->hidden.rows.bytes() : 0;
+  return state_->mutex.is_own_process() ? state_->hidden.bytes() : 0;
 }
 
 const AcceptStashOptions& AcceptStash::options() const { return state_->options; }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/checked.h"
 #include "cache/batch_core.h"
 
 namespace kvcache {
@@ -53,11 +54,12 @@ Status BatchCore::check_total(Counts counts, const char* name, std::uint64_t bro
   if (Status status = check_counts(counts); !status) return status;
   std::uint64_t total = 0;
   for (std::size_t row = 0; row < members.size(); ++row) {
-    const std::uint64_t count = count_of(counts, row);
-    if (count > brought - total) {
-      return Status::invalid_argument(name, ": ", brought, " given, but counts add up to more");
+    const auto sum = checked_add(total, count_of(counts, row));
+    if (!sum) {
+      return Status::invalid_argument(name, ": ", brought, " given, but counts add up to 2^64 or ",
+                                      "more");
     }
-    total += count;
+    total = *sum;
   }
   if (total == brought) return Status::ok();
   return Status::invalid_argument(name, ": ", brought, " given, but counts add up to ", total);

@@ -108,6 +108,7 @@ Result<BatchVerifySession> Batch::begin_verify(std::span<const std::int32_t> dra
   cache.copy_shared(*core.members[0]->state, copies);
   for (const auto& member : core.members) place_inputs(*member);
   session.stage();
+  for (const auto& member : core.members) member->verify_begun = true;
   return session;
 }
 
@@ -153,8 +154,8 @@ void BatchVerifySession::open_rows(const std::shared_ptr<BatchCore>& core,
         member.verify.emplace(core->cache->plan, core->cache->pools, *member.state,
                               drafts.first(count), std::move(tree), strategy_);
     serials_[i] = ++member.verify_serial;
-    member.verify->reserve_slots();
     if (table_) member.verify->fill_by_table();
+    member.verify->reserve_slots();
     drafts = drafts.subspan(count);
     tokens_.insert(tokens_.end(), verify.tokens().begin(), verify.tokens().end());
     for (std::uint64_t row = 0; row < verify.rows(); ++row) {

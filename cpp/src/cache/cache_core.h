@@ -156,6 +156,7 @@ struct SequenceCore {
   std::vector<prefix::Mark> marks;               // by ascending position
   std::optional<speculate::VerifyState> verify;  // while a session is open
   std::uint64_t verify_serial = 0;               // of the latest session
+  bool verify_begun = false;                     // false until begin_verify() cannot fail any more
   std::uint64_t verified_length = 0;             // where the latest session left it
   std::uint64_t setbacks = 0;                    // own: times that it forgot positions
   speculate::CarryStash stash;                   // what state_now() folds

@@ -141,9 +141,10 @@ Status DraftTokens::put_back(const Sequence& sequence) {
   if (!moment) return moment.status();
   Slot* slot = state_->find(*moment);
   if (slot == nullptr || slot->holds != Holds::kTaken) {
-    return Status::invalid_argument("put_back: ", slot == nullptr ? "no drafts of the sequence were"
-                                                                    " taken"
-                                                                  : "other drafts were put since");
+    return Status::invalid_argument("put_back: ",
+                                    slot == nullptr ? "no drafts of the sequence were taken"
+                                                    : "its drafts are pending: they were put back "
+                                                      "already, or others were put since");
   }
   const auto length = slot->moment.idle_length("put_back", kWhat);
   if (!length) return length.status();
@@ -179,6 +180,8 @@ Result<std::uint64_t> DraftTokens::pending(const Sequence& sequence) const {
                        slot->moment.check_same("pending", kWhat).is_ok();
   return pending ? slot->count : 0;
 }
+
+Status DraftTokens::check_process() const { return state_->mutex.check_process(); }
 
 std::uint64_t DraftTokens::slots() const { return state_->slots.size(); }
 std::uint64_t DraftTokens::positions() const { return state_->positions; }

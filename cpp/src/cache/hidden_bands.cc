@@ -12,25 +12,20 @@
 namespace kvcache {
 
 struct HiddenBands::State {
-  struct Band {
-    SequenceMoment moment;
-    std::uint64_t rows = 0;
-  };
-
-  State(const HiddenRowsOptions& given, std::uint64_t count, HiddenMemory memory)
+  State(const HiddenRowsOptions& given, std::uint64_t count, speculate::HiddenRows memory)
       : options(given), bands(count), hidden(std::move(memory)) {}
 
   const HiddenRowsOptions options;
   const std::uint64_t bands;
   mutable ProcessMutex mutex;  // guards what follows; taken before that of a sequence
-  HiddenMemory hidden;
-  std::vector<Band> stored;
+  speculate::HiddenRows hidden;
+  std::vector<SequenceMoment> stored;  // of each band, whose rows are those of its verify
 
   // The bands of a store(), whose verifies are open. Takes the sequences' locks.
-  Result<std::vector<Band>> check(std::span<const Sequence* const> sequences,
-                                  std::uint64_t hidden_rows,
-                                  std::span<const std::uint64_t> offsets) const {
-    std::vector<Band> found(sequences.size());
+  Result<std::vector<SequenceMoment>> check(std::span<const Sequence* const> sequences,
+                                            std::uint64_t hidden_rows,
+                                            std::span<const std::uint64_t> offsets) const {
+    std::vector<SequenceMoment> found(sequences.size());
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const std::string call = "store: sequence " + std::to_string(i);
       if (offsets[i] > offsets[i + 1] || offsets[i + 1] > hidden_rows ||
@@ -50,7 +45,13 @@ struct HiddenBands::State {
                                    ": the drafts are a tree, whose accepted rows are not the "
                                    "first of its band; gather them by an AcceptStash");
       }
-      found[i] = {*std::move(moment), offsets[i + 1] - offsets[i]};
+      if (offsets[i + 1] - offsets[i] != moment->rows()) {
+        return Status::invalid_argument(call, ": its verify has ", moment->rows(),
+                                        " rows, but its band would have ",
+                                        offsets[i + 1] - offsets[i], " (", offsets[i], "..",
+                                        offsets[i + 1], "); give the offsets of the verify");
+      }
+      found[i] = *std::move(moment);
     }
     return found;
   }
@@ -62,7 +63,11 @@ HiddenBands::~HiddenBands() = default;
 Result<std::unique_ptr<HiddenBands>> HiddenBands::create(std::uint64_t bands,
                                                          const HiddenRowsOptions& options) {
   const auto rows = checked_mul(bands, options.rows);
-  auto memory = HiddenMemory::create("hidden bands", rows.value_or(~std::uint64_t{0}), options);
+  if (!rows) {
+    return Status::invalid_argument("hidden bands: ", bands, " bands of ", options.rows,
+                                    " rows are more than 2^64 rows");
+  }
+  auto memory = hidden_memory("hidden bands", *rows, options);
   if (!memory) return memory.status();
   std::shared_ptr<State> state(new State(options, bands, std::move(memory).value()),
                                DeleteInOwnProcess());
@@ -77,12 +82,13 @@ Status HiddenBands::store(std::span<const Sequence* const> sequences, const Hidd
                                     " sequences and an offset more, ", "got ", sequences.size(),
                                     " and ", offsets.size());
   }
-  if (Status status = state_->hidden.rows.check("store", hidden); !status) return status;
+  if (Status status = state_->hidden.check("store", hidden); !status) return status;
+  if (Status status = SequenceMoment::check_distinct(sequences, "store"); !status) return status;
   const std::lock_guard lock(state_->mutex);
   auto stored = state_->check(sequences, hidden.rows, offsets);
   if (!stored) return stored.status();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    state_->hidden.rows.put(i * state_->options.rows, hidden, offsets[i], (*stored)[i].rows);
+    state_->hidden.put(i * state_->options.rows, hidden, offsets[i], (*stored)[i].rows());
   }
   state_->stored = std::move(stored).value();
   return Status::ok();
@@ -95,16 +101,13 @@ Result<HiddenView> HiddenBands::accepted(std::uint64_t band) const {
     return Status::invalid_argument("accepted: band ", band, " was not stored: the latest store() ",
                                     "had ", state_->stored.size(), " sequences");
   }
-  const State::Band& held = state_->stored[band];
-  const std::string what = "band " + std::to_string(band);
-  const auto kept = held.moment.kept_rows("accepted", what);
+  const SequenceMoment& held = state_->stored[band];
+  const auto kept = held.kept_rows("accepted", "band " + std::to_string(band));
   if (!kept) return kept.status();
-  if (*kept > held.rows) {
-    return Status::invalid_argument("accepted: ", what, " of ", held.rows,
-                                    " rows ended when its sequence went ", *kept, " positions on");
-  }
-  return state_->hidden.rows.view(band * state_->options.rows, *kept);
+  return state_->hidden.view(band * state_->options.rows, *kept);
 }
+
+Status HiddenBands::check_process() const { return state_->mutex.check_process(); }
 
 std::uint64_t HiddenBands::stored() const {
   if (!state_->mutex.is_own_process()) return 0;
@@ -113,7 +116,7 @@ std::uint64_t HiddenBands::stored() const {
 }
 
 std::uint64_t HiddenBands::bytes() const {
-  return state_->mutex.is_own_process() ? state_->hidden.rows.bytes() : 0;
+  return state_->mutex.is_own_process() ? state_->hidden.bytes() : 0;
 }
 
 std::uint64_t HiddenBands::bands() const { return state_->bands; }

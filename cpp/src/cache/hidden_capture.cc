@@ -17,12 +17,12 @@ constexpr std::string_view kWhat = "the capture";
 }  // namespace
 
 struct HiddenCapture::State {
-  State(const HiddenRowsOptions& given, HiddenMemory memory)
+  State(const HiddenRowsOptions& given, speculate::HiddenRows memory)
       : options(given), hidden(std::move(memory)) {}
 
   const HiddenRowsOptions options;
   mutable ProcessMutex mutex;  // guards what follows; taken before that of a sequence
-  HiddenMemory hidden;
+  speculate::HiddenRows hidden;
   std::optional<SequenceMoment> owner;
   std::uint64_t position = 0;  // of the first row
   std::uint64_t captured = 0;
@@ -43,7 +43,7 @@ HiddenCapture::HiddenCapture(std::shared_ptr<State> state) : state_(std::move(st
 HiddenCapture::~HiddenCapture() = default;
 
 Result<std::unique_ptr<HiddenCapture>> HiddenCapture::create(const HiddenRowsOptions& options) {
-  auto memory = HiddenMemory::create("hidden capture", options.rows, options);
+  auto memory = hidden_memory("hidden capture", options.rows, options);
   if (!memory) return memory.status();
   std::shared_ptr<State> state(new State(options, std::move(memory).value()), DeleteInOwnProcess());
   return std::unique_ptr<HiddenCapture>(new HiddenCapture(std::move(state)));
@@ -67,16 +67,16 @@ Status HiddenCapture::begin(const Sequence& sequence) {
 
 Result<std::uint64_t> HiddenCapture::write(std::uint64_t position, const HiddenView& rows) {
   if (Status status = state_->mutex.check_process(); !status) return status;
-  if (Status status = state_->hidden.rows.check("write", rows); !status) return status;
+  if (Status status = state_->hidden.check("write", rows); !status) return status;
   const std::lock_guard lock(state_->mutex);
   if (const auto length = state_->check("write", false); !length) return length.status();
   if (position != state_->position + state_->seen) {
     return Status::invalid_argument("write: the next row is that of position ",
                                     state_->position + state_->seen, ", got ", position);
   }
-  const std::uint64_t room = state_->hidden.rows.rows() - state_->captured;
+  const std::uint64_t room = state_->hidden.rows() - state_->captured;
   const std::uint64_t kept = std::min(rows.rows, room);
-  state_->hidden.rows.put(state_->captured, rows, 0, kept);
+  state_->hidden.put(state_->captured, rows, 0, kept);
   state_->captured += kept;
   state_->seen += rows.rows;
   return kept;
@@ -86,7 +86,7 @@ Result<HiddenView> HiddenCapture::rows() const {
   if (Status status = state_->mutex.check_process(); !status) return status;
   const std::lock_guard lock(state_->mutex);
   if (const auto length = state_->check("rows", true); !length) return length.status();
-  return state_->hidden.rows.view(0, state_->captured);
+  return state_->hidden.view(0, state_->captured);
 }
 
 Status HiddenCapture::consume() {
@@ -106,6 +106,8 @@ Status HiddenCapture::release() {
   return Status::ok();
 }
 
+Status HiddenCapture::check_process() const { return state_->mutex.check_process(); }
+
 std::uint64_t HiddenCapture::captured() const {
   if (!state_->mutex.is_own_process()) return 0;
   const std::lock_guard lock(state_->mutex);
@@ -119,7 +121,7 @@ std::uint64_t HiddenCapture::position() const {
 }
 
 std::uint64_t HiddenCapture::bytes() const {
-  return state_->mutex.is_own_process() ? state_->hidden.rows.bytes() : 0;
+  return state_->mutex.is_own_process() ? state_->hidden.bytes() : 0;
 }
 
 const HiddenRowsOptions& HiddenCapture::options() const { return state_->options; }

@@ -45,6 +45,10 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 
 Reservation::~Reservation() { release(); }
 
+Status Reservation::check_process() const {
+  return core_ ? core_->mutex.check_process() : Status::ok();
+}
+
 void Reservation::release() {
   if (core_ == nullptr || !core_->mutex.is_own_process()) return;
   const std::lock_guard lock(core_->mutex);

@@ -107,6 +107,12 @@ bool Sequence::is_open() const {
   return core_->check_open().is_ok();
 }
 
+Status Sequence::check_open() const {
+  if (!core_) return closed();
+  const std::lock_guard own(core_->mutex);
+  return core_->check_open();
+}
+
 std::uint64_t Sequence::cached_tokens() const { return core_ ? core_->cached_tokens : 0; }
 std::uint64_t Sequence::matched_tokens() const { return core_ ? core_->matched_tokens : 0; }
 

@@ -1,5 +1,10 @@
 #include "cache/sequence_moment.h"
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
 #include "cache/cache_core.h"
 
 namespace kvcache {
@@ -43,9 +48,26 @@ Result<SequenceMoment> SequenceMoment::of(const Sequence& sequence, std::string_
   moment.serial_ = core.verify_serial;
   moment.setbacks_ = core.setbacks;
   moment.length_ = core.state->length();
+  moment.rows_ = core.verify ? core.verify->rows() : 0;
   moment.verifying_ = core.verify.has_value();
   moment.branching_ = core.verify && core.verify->is_tree();
   return moment;
+}
+
+Status SequenceMoment::check_distinct(std::span<const Sequence* const> sequences,
+                                      std::string_view call) {
+  std::vector<std::size_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto core_of = [&](std::size_t i) { return sequences[i]->core_.get(); };
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(core_of(a), a) < std::pair(core_of(b), b);
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (core_of(order[i - 1]) == nullptr || core_of(order[i - 1]) != core_of(order[i])) continue;
+    return Status::invalid_argument(call, ": sequences ", order[i - 1], " and ", order[i],
+                                    " are the same");
+  }
+  return Status::ok();
 }
 
 bool SequenceMoment::is_open() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,10 @@ class SequenceMoment {
   std::uint64_t length() const { return length_; }
   bool is_verifying() const { return verifying_; }  // a verify was open
   bool is_branching() const { return branching_; }  // and its drafts form a tree, not a path
+  std::uint64_t rows() const { return rows_; }      // of that verify; 0 without
+
+  // kInvalidArgument: one of the sequences is there twice.
+  static Status check_distinct(std::span<const Sequence* const> sequences, std::string_view call);
 
   // Of the same sequence.
   bool same_sequence(const SequenceMoment& other) const {
@@ -50,6 +55,7 @@ class SequenceMoment {
   std::uint64_t serial_ = 0;  // of the latest verify
   std::uint64_t setbacks_ = 0;
   std::uint64_t length_ = 0;
+  std::uint64_t rows_ = 0;
   bool verifying_ = false;
   bool branching_ = false;
 };

@@ -1,5 +1,7 @@
 #include "cache/verify_life.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace kvcache {
@@ -67,6 +69,11 @@ Result<StateView> verify_tensor(SequenceCore& core, std::uint64_t row, std::int3
   }
   const auto component = cache.layers.fixed(layer, name);
   if (!component) return component.status();
+  if (core.stash.is_put(**component)) {
+    return Status::invalid_argument("state of '", name, "' of layer ", layer,
+                                    ": its inputs were stashed in this session, which give the "
+                                    "state after each row");
+  }
   if (!core.verify->has_slots()) {
     if (Status status = take_slots(core); !status) return status;
   }
@@ -115,10 +122,16 @@ void keep_rows(SequenceCore& core, const KeptRows& kept) {
 void end_verify(SequenceCore& core) {
   sequence::SequenceState& state = *core.state;
   const std::uint64_t start = core.verify->start();
-  core.stash.end();
+  const bool begun = std::exchange(core.verify_begun, false);
+  core.stash.end(begun);
   core.verify->release();
   core.verify.reset();
   state.drop_unfinished();
+  if (!begun) {
+    // Nobody has seen it: what the verify before it has left is as good as it was.
+    --core.verify_serial;
+    return;
+  }
   core.verified_length = state.length();
   // By the old length: what may be truncated afterwards is the same as without speculation.
   if (state.length() > start) state.trim_windows(start);

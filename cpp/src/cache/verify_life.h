@@ -35,6 +35,8 @@ Result<StateView> live_tensor(SequenceCore& core, std::int32_t layer, std::strin
 Result<PendingRows> pending_rows(SequenceCore& core, std::int32_t layer, std::string_view name);
 Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view name,
                     const StashInputs& inputs);
+// Own. Why no inputs of this tensor can be taken, whatever they are.
+Status check_stash(const SequenceCore& core, std::int32_t layer, std::string_view name);
 // Own. Why the rows cannot be kept. `in_place`: they were not stored by write(), which would know.
 Status check_commit(const SequenceCore& core, const speculate::KeptRows& kept, bool in_place);
 // Own. Room for what keep_rows() adds, so that it cannot fail.
@@ -42,7 +44,8 @@ void reserve_rows(SequenceCore& core, const speculate::KeptRows& kept);
 // Own. The rows' tokens and positions are the sequence's, and so is the state after the last one.
 // REQUIRES: check_commit() is ok, reserve_rows() was called.
 void keep_rows(SequenceCore& core, const speculate::KeptRows& kept);
-// Locked. Gives back what the verify holds and ends it.
+// Locked. Gives back what the verify holds and ends it; as if it had never been, unless it has
+// begun.
 void end_verify(SequenceCore& core);
 
 }  // namespace kvcache

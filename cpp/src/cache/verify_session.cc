@@ -47,6 +47,7 @@ Result<VerifySession> Sequence::begin_verify(std::span<const std::int32_t> draft
   }
   cache.copy_shared(state, copies);
   place_inputs(*core_);
+  core_->verify_begun = true;
   return session;
 }
 

@@ -39,9 +39,8 @@ Result<PendingRows> pending_rows(SequenceCore& core, std::int32_t layer, std::st
   return pending;
 }
 
-Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view name,
-                    const StashInputs& inputs) {
-  CacheCore& cache = *core.cache;
+Status check_stash(const SequenceCore& core, std::int32_t layer, std::string_view name) {
+  const CacheCore& cache = *core.cache;
   if (Status status = cache.check_backing("stash"); !status) return status;
   const auto component = cache.layers.fixed(layer, name);
   if (!component) return component.status();
@@ -50,7 +49,16 @@ Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view nam
         "stash: this session keeps the state after each row; begin it "
         "by replay or carry, or fill state()");
   }
-  return core.stash.put(**component, inputs);
+  if (!core.verify->is_taken(**component)) return Status::ok();
+  return Status::invalid_argument("stash of '", name, "' of layer ", layer,
+                                  ": state() of it was taken in this session; fill that, or hand "
+                                  "over the inputs");
+}
+
+Status stash_inputs(SequenceCore& core, std::int32_t layer, std::string_view name,
+                    const StashInputs& inputs) {
+  if (Status status = check_stash(core, layer, name); !status) return status;
+  return core.stash.put(**core.cache->layers.fixed(layer, name), inputs);
 }
 
 Result<StateView> VerifySession::live(std::int32_t layer, std::string_view name) const {
@@ -104,11 +112,15 @@ Status BatchVerifySession::stash(std::int32_t layer, std::string_view name,
   if (!core_) return verify_ended("stash");
   const BatchLock lock(*core_);
   if (Status status = check_open("stash"); !status) return status;
-  for (const auto& view : {inputs.gate, inputs.left, inputs.right}) {
+  for (const auto& view : {inputs.gate, inputs.left, inputs.right, inputs.window}) {
     if (!view || view->tokens == rows()) continue;
     return Status::invalid_argument("stash of '", name, "' of layer ", layer,
                                     ": the verify session has ", rows(), " rows, got ",
                                     view->tokens);
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    Status status = check_stash(*core_->members[i], layer, name);
+    if (!status) return in_row(i, status);
   }
   for (std::size_t i = 0; i < size(); ++i) {
     const auto first = static_cast<std::size_t>(offsets_[i]);
@@ -118,7 +130,8 @@ Status BatchVerifySession::stash(std::int32_t layer, std::string_view name,
       if (own) own = slice(std::span(&*all, 1), first, count)[0];
       return own;
     };
-    const StashInputs own{part(inputs.gate), part(inputs.left), part(inputs.right)};
+    const StashInputs own{part(inputs.gate), part(inputs.left), part(inputs.right),
+                          part(inputs.window)};
     // What does not fit the first sequence fits none, and what fits it fits all.
     const Status status = stash_inputs(*core_->members[i], layer, name, own);
     if (!status) return status;

@@ -17,7 +17,12 @@
 namespace kvcache::prefix {
 
 // What of a path has left.
-enum class GhostKind : std::uint32_t { kRun = 0, kSnapshot = 1, kWindow = 2 };  // + group
+enum class GhostKind : std::uint32_t {
+  kRun = 0,
+  kSnapshot = 1,
+  kWindow = 2,         // + group
+  kTenant = 1U << 30,  // + number: whose quota any of these had to go for
+};
 
 class Ghosts {
  public:

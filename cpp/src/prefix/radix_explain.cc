@@ -84,11 +84,47 @@ void RadixIndex::remember(NodeId id, std::uint64_t position, GhostKind kind,
                           std::size_t group) noexcept {
   if (reaping_) return;
   try {
-    const std::uint64_t path = path_key(id, position);
-    ghosts_.add(Ghosts::key_of(path, kind, static_cast<std::uint32_t>(group)), leaving_);
+    add_ghost(path_key(id, position), kind, group);
   } catch (const std::bad_alloc&) {
     return;
   }
+}
+
+void RadixIndex::add_ghost(std::uint64_t path, GhostKind kind, std::size_t group) noexcept {
+  const bool quota = leaving_ == MissReason::kEvicted && for_quota_ != kNobody;
+  ghosts_.add(Ghosts::key_of(path, kind, static_cast<std::uint32_t>(group)),
+              quota ? MissReason::kQuota : leaving_);
+  if (quota) ghosts_.add(Ghosts::key_of(path, GhostKind::kTenant, for_quota_), MissReason::kQuota);
+}
+
+// What is not stored, because a quota has room for `portion` only.
+void RadixIndex::remember_refused(const Insertion& what, const Portion& portion) noexcept {
+  const auto is_refused = [&](const SnapshotRef& ref) {
+    return std::none_of(portion.snapshots.begin(), portion.snapshots.end(),
+                        [&](const SnapshotRef& kept) { return kept.position == ref.position; });
+  };
+  std::uint64_t from = portion.end;
+  for (const SnapshotRef& ref : what.snapshots) {
+    if (is_refused(ref))
+      from = std::min(from, ref.position - std::min<std::uint64_t>(ref.position, 1));
+  }
+  const std::uint64_t size = what.tokens.size();
+  if (from == size) return;
+  try {
+    const auto keys = prompt_keys(what.space, what.tokens, from, generation_);
+    for_quota_ = what.tenant;
+    for (const SnapshotRef& ref : what.snapshots) {
+      if (ref.position > from && ref.position <= size && is_refused(ref)) {
+        add_ghost(keys[ref.position - from - 1], GhostKind::kSnapshot);
+      }
+    }
+    for (std::uint64_t b = block_of(portion.end) + 1; b <= blocks_to(size); ++b) {
+      const std::uint64_t end = std::min(b * plan_.block_tokens(), size);
+      if (end > portion.end) add_ghost(keys[end - from - 1], GhostKind::kRun);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  for_quota_ = kNobody;
 }
 
 // Every block of a run that goes at once.
@@ -186,32 +222,44 @@ void RadixIndex::explain_loss(const SpaceRef& space, std::span<const std::int32_
   const auto ghost_at = [&](std::uint64_t position, GhostKind kind, std::uint32_t group = 0) {
     return ghosts_.find(Ghosts::key_of(keys[position - said.cached_tokens - 1], kind, group));
   };
-  const auto found = [&](HitLimit limit, std::optional<MissReason> why) {
-    if (why && said.limit == limit && said.reason == MissReason::kNeverStored) said.reason = *why;
+  const auto found = [&](HitLimit limit, std::optional<MissReason> why, std::uint64_t position) {
+    if (!why || said.limit != limit || said.reason != MissReason::kNeverStored) return;
+    said.reason = *why;
+    if (*why == MissReason::kQuota) said.quota = quota_of(keys[position - said.cached_tokens - 1]);
   };
   for (std::uint64_t p = said.matched_tokens + 1; p <= tokens.size(); ++p) {
     const auto why = ghost_at(p, GhostKind::kRun);
     if (why) said.once_tokens = p;
-    found(HitLimit::kTokens, why);
+    found(HitLimit::kTokens, why, p);
   }
   if (const std::uint64_t stale = stale_match(space, tokens); stale > said.matched_tokens) {
     said.once_tokens = std::max(said.once_tokens, stale);
-    found(HitLimit::kTokens, MissReason::kWeights);
+    found(HitLimit::kTokens, MissReason::kWeights, stale);
   }
   if (plan_.has_fixed_state()) {
     for (std::uint64_t p = said.matched_tokens; p > said.cached_tokens; --p) {
       const auto why = ghost_at(p, GhostKind::kSnapshot);
       if (!why) continue;
       said.lost_snapshot = std::max(said.lost_snapshot, p);
-      found(HitLimit::kSnapshot, why);
+      found(HitLimit::kSnapshot, why, p);
     }
   }
   if (!said.group) return;
   const std::uint64_t stop = said.position + plan_.block_tokens();
   for (std::uint64_t p = std::max(said.position, said.cached_tokens) + 1;
        p <= std::min<std::uint64_t>(stop, tokens.size()); ++p) {
-    found(HitLimit::kWindow, ghost_at(p, GhostKind::kWindow, *said.group));
+    found(HitLimit::kWindow, ghost_at(p, GhostKind::kWindow, *said.group), p);
   }
+}
+
+// Of the tenant whose quota had no room for the end of a path.
+std::optional<TenantUsage> RadixIndex::quota_of(std::uint64_t path) const {
+  for (const TenantId tenant : tenants_.limited()) {
+    if (ghosts_.find(Ghosts::key_of(path, GhostKind::kTenant, tenant))) {
+      return tenants_[tenant].usage;
+    }
+  }
+  return {};
 }
 
 // How far a prompt is known to state of other weights that was not given back yet.

@@ -404,6 +404,9 @@ class RadixIndex : private evict::UnitOwners {
   std::uint64_t path_key(NodeId id, std::uint64_t position);
   void remember(NodeId id, std::uint64_t position, GhostKind kind, std::size_t group = 0) noexcept;
   void remember_run(NodeId id) noexcept;
+  void remember_refused(const Insertion& what, const Portion& portion) noexcept;
+  void add_ghost(std::uint64_t path, GhostKind kind, std::size_t group = 0) noexcept;
+  std::optional<TenantUsage> quota_of(std::uint64_t path) const;
   RunKeys& run_keys(NodeId id) { return run_keys_[id % run_keys_.size()]; }
   void cut_keys(NodeId id);
   void forget_keys(NodeId id) {
@@ -439,6 +442,7 @@ class RadixIndex : private evict::UnitOwners {
   bool reaping_ = false;              // what goes was cleared before
   Ghosts ghosts_;
   MissReason leaving_ = MissReason::kEvicted;  // why what goes does
+  TenantId for_quota_ = kNobody;               // whose quota makes it go, if it is one
   std::uint64_t generation_ = 0;               // times that everything was dropped
   std::array<RunKeys, 64> run_keys_;           // by id
   RemovalCounts removals_;

@@ -176,7 +176,9 @@ bool RadixIndex::evict_one_of(TenantId tenant, NodeId kept) {
   auto victim = find_victim(tenant, kept);
   if (!victim && unpark_released()) victim = find_victim(tenant, kept);
   if (!victim) return false;
+  for_quota_ = tenant;
   evict_unit(*victim);
+  for_quota_ = kNobody;
   return true;
 }
 
@@ -313,13 +315,17 @@ bool RadixIndex::admit(const std::vector<NodeId>& path, Insertion& what, Portion
   const std::uint64_t size = what.tokens.size();
   for (bool more = true;;) {
     portion = portion_of(path, what, left(more ? bytes_on(path, what.tenant) : tenant.usage.bytes));
-    if (what.whole && !portion.complete) return false;
+    if (what.whole && !portion.complete) {
+      remember_refused(what, {});
+      return false;
+    }
     if (portion.bytes <= left(tenant.usage.bytes) || !more) break;
     // A victim may have been a snapshot that was not to be stored again.
     while (more && portion.bytes > left(tenant.usage.bytes)) {
       more = evict_one_of(what.tenant, last);
     }
   }
+  if (!portion.complete) remember_refused(what, portion);
   tenants_[what.tenant].usage.refused_blocks += blocks_to(size) - blocks_to(portion.end);
   what.tokens = what.tokens.first(portion.end);
   what.snapshots = portion.snapshots;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include "base/check.h"
 #include "kvcache/fold.h"
@@ -28,6 +29,12 @@ bool is_whole(const Place& place, const codec::RowsView& view) {
          view.heads * view.width == place.heads * place.width;
 }
 
+// One head is no axis.
+std::string shape_text(std::uint64_t rows, std::uint64_t heads, std::uint64_t width) {
+  const std::string between = heads == 1 ? "" : std::to_string(heads) + ", ";
+  return "[" + std::to_string(rows) + ", " + between + std::to_string(width) + "]";
+}
+
 Status check_inputs(const FixedComponent& component, const Place& place, std::uint64_t rows,
                     const codec::RowsView& view) {
   const bool converts = is_float(place.dtype) ? is_float(view.dtype) : view.dtype == place.dtype;
@@ -42,9 +49,9 @@ Status check_inputs(const FixedComponent& component, const Place& place, std::ui
     return Status::ok();
   }
   return Status::invalid_argument("stash of '", component.name, "' of layer ", component.layer,
-                                  ": ", place.name, " must be [", rows, ", ", place.heads, ", ",
-                                  place.width, "], got [", view.tokens, ", ", view.heads, ", ",
-                                  view.width, "]");
+                                  ": ", place.name, " must be ",
+                                  shape_text(rows, place.heads, place.width), ", got ",
+                                  shape_text(view.tokens, view.heads, view.width));
 }
 
 // Each head of `view` is repeated for the neighbours that share it.
@@ -84,6 +91,7 @@ Status CarryStash::take(arena::ItemSource& source) {
   auto item = source.allocate(*pool_);
   if (!item) return item.status();
   item_ = *item;
+  is_new_ = true;
   drop();
   return Status::ok();
 }
@@ -91,6 +99,7 @@ Status CarryStash::take(arena::ItemSource& source) {
 void CarryStash::release() {
   if (item_ != arena::kNoItem) pool_->release(item_);
   item_ = arena::kNoItem;
+  is_new_ = false;
   for (Layer& layer : layers_) layer = {};
 }
 
@@ -202,7 +211,8 @@ Status CarryStash::put(const FixedComponent& component, const StashInputs& input
   const Place left = place("left", row.heads, row.lines, true, part->left_offset);
   const Place right =
       place(window ? "rows" : "right", row.heads, row.columns, !window, part->right_offset);
-  if (!inputs.right || inputs.gate.has_value() == window || (inputs.left && window)) {
+  const bool any = inputs.gate || inputs.left || inputs.right;
+  if (window ? any || !inputs.window : inputs.window || !inputs.gate || !inputs.right) {
     return Status::invalid_argument("stash of '", component.name, "' of layer ", component.layer,
                                     window ? ": a convolution takes rows, and nothing else"
                                            : ": a recurrence takes gate, left and right, no rows");
@@ -212,7 +222,9 @@ Status CarryStash::put(const FixedComponent& component, const StashInputs& input
                                     ": left is missing; only a state of one axis has none");
   }
   const std::pair<const Place*, const std::optional<codec::RowsView>*> given[] = {
-      {&gate, &inputs.gate}, {&left, &inputs.left}, {&right, &inputs.right}};
+      {&gate, &inputs.gate},
+      {&left, &inputs.left},
+      {&right, window ? &inputs.window : &inputs.right}};
   for (const auto& [where, view] : given) {
     if (!*view) continue;
     if (Status status = check_inputs(component, *where, rows_, **view); !status) return status;
@@ -279,6 +291,10 @@ void CarryStash::commit(const KeptRows& kept, bool carry, std::byte* live) {
   }
 }
 
-void CarryStash::end() { put_.assign(put_.size(), false); }
+void CarryStash::end(bool begun) {
+  put_.assign(put_.size(), false);
+  if (!begun && is_new_) release();
+  is_new_ = false;
+}
 
 }  // namespace kvcache::speculate

@@ -50,6 +50,7 @@ class CarryStash {
   Status put(const FixedComponent& component, const StashInputs& inputs);
   // Whose inputs are there, by StatePlan::fixed(), so that commit() needs no state of them.
   const std::vector<bool>& put() const { return put_; }
+  bool is_put(const FixedComponent& component) const { return put_[index_of(component)]; }
   // The same for a layer of StashLayout, whose inputs a kernel has stored behind what waits.
   void engage(std::size_t layer);
   // kInvalidArgument: some tensors of a layer are stashed and others are not.
@@ -57,7 +58,9 @@ class CarryStash {
   // The rows that were kept follow those that wait, in layers whose inputs are there; without
   // `carry` they are folded. REQUIRES: check_whole() is ok.
   void commit(const KeptRows& kept, bool carry, std::byte* live);
-  void end();  // the inputs of a verify that has ended are nobody's
+  // Locked. The inputs of a verify that has ended are nobody's. One that has not `begun` gives the
+  // place back that it took.
+  void end(bool begun);
 
   // Where a tensor's rows lie; null where nothing folds it.
   const StashComponent* find(const FixedComponent& component) const;
@@ -81,6 +84,7 @@ class CarryStash {
   const StatePlan* plan_;
   arena::Pool* pool_;
   ItemId item_ = arena::kNoItem;
+  bool is_new_ = false;                                     // by a verify that has not ended
   std::uint64_t rows_ = 0;                                  // of the verify
   std::vector<Layer> layers_;                               // by StashLayout::layers
   std::vector<bool> put_;                                   // by StatePlan::fixed()

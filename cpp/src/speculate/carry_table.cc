@@ -81,11 +81,14 @@ Result<CarryTable> CarryTable::create(const StatePlan& plan, std::uint64_t batch
   return CarryTable(std::move(core));
 }
 
+Status CarryTable::check_process() const { return core_->check_process(); }
+
 std::uint64_t CarryTable::batch_rows() const { return core_->batch_rows; }
 std::uint64_t CarryTable::bytes() const { return core_->bytes; }
-bool CarryTable::is_staged() const { return core_->is_staged(); }
+bool CarryTable::is_staged() const { return core_->check_process() && core_->is_staged(); }
 
 Result<CarryLayer> CarryTable::layer(std::int32_t layer) const {
+  if (Status status = check_process(); !status) return status;
   for (const CarryTableCore::Layer& found : core_->layers) {
     if (found.layer != layer) continue;
     return CarryLayer{found.stashes, found.engaged, core_->batch_rows, core_};
@@ -94,6 +97,7 @@ Result<CarryLayer> CarryTable::layer(std::int32_t layer) const {
 }
 
 Result<const std::uint64_t*> CarryTable::live(std::int32_t layer, std::string_view name) const {
+  if (Status status = check_process(); !status) return status;
   for (const CarryTableCore::Layer& found : core_->layers) {
     if (found.layer != layer) continue;
     for (const CarryTableCore::Tensor& tensor : found.tensors) {

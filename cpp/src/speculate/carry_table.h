@@ -40,6 +40,7 @@ struct CarryTableCore {
   void stage(std::uint64_t row, std::uint64_t slot, std::uint64_t stash);
   void give_back();  // zeroes what was staged
   bool is_staged() const { return claimed_.is_taken(); }
+  Status check_process() const { return claimed_.check_process(); }
 
  private:
   TableClaim claimed_{"carry table"};

@@ -38,6 +38,17 @@ Result<HiddenRows> HiddenRows::create(std::string_view name, std::uint64_t rows,
   return HiddenRows({static_cast<std::byte*>(memory), FreeMemory()}, rows, width, dtype);
 }
 
+void HiddenRows::keep(std::shared_ptr<void> kept) {
+  // Members go in reverse: the memory, then what was kept for it.
+  struct Held {
+    std::shared_ptr<void> kept;
+    std::shared_ptr<std::byte> memory;
+  };
+  auto held = std::make_shared<Held>(Held{std::move(kept), std::move(memory_)});
+  std::byte* const memory = held->memory.get();
+  memory_ = {std::move(held), memory};
+}
+
 Status HiddenRows::check(std::string_view call, const HiddenView& view) const {
   if (view.dtype == dtype_ && view.width == width_) return Status::ok();
   return Status::invalid_argument(call, ": expected rows of ", width_, " ", dtype_name(dtype_),

@@ -26,6 +26,9 @@ class HiddenRows {
   std::uint64_t bytes() const { return rows_ * row_bytes(); }
   std::uint64_t row_bytes() const { return width_ * dtype_bytes(dtype_); }
 
+  // Lets `kept` live as long as the memory, which is as long as any view().
+  void keep(std::shared_ptr<void> kept);
+
   // kInvalidArgument: another element or width.
   Status check(std::string_view call, const HiddenView& view) const;
   // Copies rows of `view` to rows from `first` on. REQUIRES: check() is ok, they are within both.

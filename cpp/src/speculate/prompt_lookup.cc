@@ -1,7 +1,11 @@
 #include "kvcache/prompt_lookup.h"
 
 #include <algorithm>
+#include <functional>
+#include <initializer_list>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/process.h"
@@ -154,6 +158,100 @@ Status PromptLookupIndex::abandon() {
   state_->window.abandon();
   return Status::ok();
 }
+
+// ---- Batches ------------------------------------------------------------------------------------
+
+namespace {
+
+// kInvalidArgument: not `numbers` for each, or an index that is null or there twice.
+Status check_indexes(std::string_view call, std::span<PromptLookupIndex* const> indexes,
+                     std::initializer_list<std::size_t> numbers) {
+  for (const std::size_t number : numbers) {
+    if (number == indexes.size()) continue;
+    return Status::invalid_argument(call, ": ", indexes.size(), " indexes, but ", number,
+                                    " numbers");
+  }
+  std::vector<std::pair<const PromptLookupIndex*, std::size_t>> order;
+  for (std::size_t i = 0; i < indexes.size(); ++i) order.emplace_back(indexes[i], i);
+  std::sort(order.begin(), order.end());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (order[i].first == nullptr) {
+      return Status::invalid_argument(call, ": index ", order[i].second, " is none");
+    }
+    if (i == 0 || order[i].first != order[i - 1].first) continue;
+    return Status::invalid_argument(call, ": indexes ", order[i - 1].second, " and ",
+                                    order[i].second, " are the same");
+  }
+  return Status::ok();
+}
+
+std::string in_index(std::size_t index) { return "index " + std::to_string(index) + ": "; }
+
+// Forgets the drafts of the indexes that have proposed, unless the whole batch has.
+struct Proposed {
+  std::span<PromptLookupIndex* const> indexes;
+  std::size_t count = 0;
+
+  ~Proposed() {
+    for (std::size_t i = 0; i < count; ++i) static_cast<void>(indexes[i]->abandon());
+  }
+};
+
+}  // namespace
+
+Status PromptLookupIndex::propose_batch(std::span<PromptLookupIndex* const> indexes,
+                                        std::span<const Tokens> histories,
+                                        std::span<const std::uint64_t> most,
+                                        std::vector<std::int32_t>& drafts,
+                                        std::span<std::uint64_t> counts) {
+  Status status = check_indexes("propose", indexes, {histories.size(), most.size(), counts.size()});
+  if (!status) return status;
+  drafts.clear();
+  Proposed proposed{indexes};
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    const std::size_t first = drafts.size();
+    drafts.resize(first + std::min(most[i], indexes[i]->options().max_drafts));
+    const auto count = indexes[i]->propose(histories[i], std::span(drafts).subspan(first));
+    if (!count) {
+      drafts.clear();
+      return count.status().prefixed(in_index(i));
+    }
+    proposed.count = i + 1;
+    drafts.resize(first + *count);
+    counts[i] = *count;
+  }
+  proposed.count = 0;
+  return Status::ok();
+}
+
+Status PromptLookupIndex::settle_batch(std::span<PromptLookupIndex* const> indexes,
+                                       std::span<const std::uint64_t> accepted) {
+  if (Status status = check_indexes("settle", indexes, {accepted.size()}); !status) return status;
+  std::vector<State*> states;  // by address, which is the order of their locks
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    states.push_back(indexes[i]->state_.get());
+    if (Status status = states.back()->mutex.check_process(); !status) return status;
+  }
+  std::sort(states.begin(), states.end(), std::less<>());
+  std::vector<std::unique_lock<ProcessMutex>> locks;
+  locks.reserve(states.size());
+  for (State* state : states) locks.emplace_back(state->mutex);
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    const std::uint64_t in_flight = indexes[i]->state_->window.in_flight();
+    if (accepted[i] <= in_flight) continue;
+    return Status::invalid_argument(in_index(i), "settle: ", accepted[i], " accepted of ",
+                                    in_flight, " drafts in flight");
+  }
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    LookupWindow& window = indexes[i]->state_->window;
+    if (window.in_flight() > 0) window.settle(accepted[i]);
+  }
+  return Status::ok();
+}
+
+// ---- What an index knows ------------------------------------------------------------------------
+
+Status PromptLookupIndex::check_process() const { return state_->mutex.check_process(); }
 
 std::uint64_t PromptLookupIndex::observed() const {
   return state_->count([this] { return state_->index.observed(); });

@@ -105,6 +105,8 @@ Result<std::uint64_t> PromptLookupScope::find(Tokens history,
   return store->ring.find(history, drafts);
 }
 
+Status PromptLookupScope::check_process() const { return state_->mutex.check_process(); }
+
 std::uint64_t PromptLookupScope::tokens() const {
   if (!state_->mutex.is_own_process()) return 0;
   std::shared_ptr<Store> store;
@@ -154,6 +156,8 @@ Result<bool> PromptLookupCache::drop(const PromptLookupScopeKey& key) {
   state_->by_key.erase(found);
   return true;
 }
+
+Status PromptLookupCache::check_process() const { return state_->mutex.check_process(); }
 
 std::uint64_t PromptLookupCache::scopes() const {
   if (!state_->mutex.is_own_process()) return 0;

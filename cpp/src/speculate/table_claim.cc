@@ -27,6 +27,7 @@ Status TableClaim::check_room(std::uint64_t sequences, std::uint64_t batch_rows)
 }
 
 Status TableClaim::take() {
+  if (Status status = check_process(); !status) return status;
   if (!taken_.exchange(true)) return Status::ok();
   return Status::invalid_argument("begin_verify: the ", name_,
                                   " is staged by a session that is open; end it, or make another "

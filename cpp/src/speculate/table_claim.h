@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/process.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
 
@@ -25,13 +26,16 @@ class TableClaim {
                     bool agrees = true) const;
   // kInvalidArgument: the batch is too wide.
   Status check_room(std::uint64_t sequences, std::uint64_t batch_rows) const;
-  // kInvalidArgument: another session has it. Else the caller's until give_back().
+  // kInvalidArgument: in a child of the process that made it.
+  Status check_process() const { return process_.check_process(); }
+  // kInvalidArgument: the same, or another session has it. Else the caller's until give_back().
   Status take();
   void give_back() { taken_.store(false); }
   bool is_taken() const { return taken_.load(); }
 
  private:
   const std::string_view name_;
+  const OwnProcess process_;
   std::atomic<bool> taken_ = false;
 };
 

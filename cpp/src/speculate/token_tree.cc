@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "base/checked.h"
@@ -17,9 +18,11 @@ Status check_nodes(std::uint64_t nodes) {
                                   nodes, nodes == 0 ? "; row 0 is its root" : "");
 }
 
-Status check_size(std::uint64_t got, std::uint64_t nodes, std::uint64_t columns) {
+Status check_size(std::string_view name, std::uint64_t got, std::uint64_t nodes,
+                  std::uint64_t columns) {
   if (got == nodes * columns) return Status::ok();
-  return Status::invalid_argument("mask: ", got, " elements are not [", nodes, ", ", columns, "]");
+  return Status::invalid_argument(name, ": ", got, " elements are not [", nodes, ", ", columns,
+                                  "]");
 }
 
 // A row of a mask is its parent's, and one column more. `first` is the row of the root but for
@@ -134,9 +137,10 @@ Result<std::uint64_t> TokenTree::mask_columns(std::uint64_t prefix,
   const auto columns = checked_add(prefix, nodes());
   const auto bytes = checked_mul(columns.value_or(UINT64_MAX), nodes() * element_bytes);
   if (columns && bytes && *bytes <= kMaxMaskBytes) return *columns;
-  return Status::invalid_argument("mask: ", nodes(), " rows of ", nodes(),
-                                  " nodes and a prefix of ", prefix, " take more than ",
-                                  kMaxMaskBytes, " bytes; leave the prefix to the kernel");
+  return Status::invalid_argument(element_bytes == sizeof(float) ? "bias: " : "mask: ", nodes(),
+                                  " rows of ", nodes(), " nodes and a prefix of ", prefix,
+                                  " take more than ", kMaxMaskBytes,
+                                  " bytes; leave the prefix to the kernel");
 }
 
 Result<std::uint64_t> TokenTree::packed_words(std::uint64_t prefix) const {
@@ -151,7 +155,7 @@ Result<std::uint64_t> TokenTree::packed_words(std::uint64_t prefix) const {
 Status TokenTree::fill_mask(std::uint64_t prefix, std::span<std::uint8_t> out) const {
   const auto columns = mask_columns(prefix, sizeof(std::uint8_t));
   if (!columns) return columns.status();
-  if (Status status = check_size(out.size(), nodes(), *columns); !status) return status;
+  if (Status status = check_size("mask", out.size(), nodes(), *columns); !status) return status;
   std::fill_n(out.data(), prefix, std::uint8_t{1});
   std::fill_n(out.data() + prefix, nodes(), std::uint8_t{0});
   fill_rows(parents_, *columns, out.data(),
@@ -162,7 +166,7 @@ Status TokenTree::fill_mask(std::uint64_t prefix, std::span<std::uint8_t> out) c
 Status TokenTree::fill_bias(std::uint64_t prefix, std::span<float> out) const {
   const auto columns = mask_columns(prefix, sizeof(float));
   if (!columns) return columns.status();
-  if (Status status = check_size(out.size(), nodes(), *columns); !status) return status;
+  if (Status status = check_size("bias", out.size(), nodes(), *columns); !status) return status;
   std::fill_n(out.data(), prefix, 0.0F);
   std::fill_n(out.data() + prefix, nodes(), -std::numeric_limits<float>::infinity());
   fill_rows(parents_, *columns, out.data(),
@@ -173,7 +177,8 @@ Status TokenTree::fill_bias(std::uint64_t prefix, std::span<float> out) const {
 Status TokenTree::fill_packed_mask(std::uint64_t prefix, std::span<std::uint32_t> out) const {
   const auto words = packed_words(prefix);
   if (!words) return words.status();
-  if (Status status = check_size(out.size(), nodes(), *words); !status) return status;
+  if (Status status = check_size("packed mask", out.size(), nodes(), *words); !status)
+    return status;
   std::fill_n(out.data(), *words, 0U);
   std::fill_n(out.data(), prefix / 32, UINT32_MAX);
   if (prefix % 32 != 0) out[prefix / 32] = (std::uint32_t{1} << prefix % 32) - 1;

@@ -115,6 +115,15 @@ ItemId VerifyState::take(std::uint64_t row, const FixedComponent& component,
   return slots_[row];
 }
 
+bool VerifyState::is_taken(const FixedComponent& component) const {
+  const std::size_t count = plan_->fixed().size();
+  const auto index = static_cast<std::size_t>(&component - plan_->fixed().data());
+  for (std::size_t at = index; at < taken_.size(); at += count) {
+    if (taken_[at]) return true;
+  }
+  return false;
+}
+
 Status VerifyState::check_taken(std::uint64_t row, const std::vector<bool>& stashed) const {
   const std::vector<FixedComponent>& fixed = plan_->fixed();
   if (by_table_ || pool_ == nullptr) return Status::ok();

@@ -77,6 +77,8 @@ class VerifyState {
   // Own. The slot of `row`, with `component` filled as the start of an update when it is taken for
   // the first time. REQUIRES: row < rows(), slots were taken and have memory.
   ItemId take(std::uint64_t row, const FixedComponent& component, const std::byte* live);
+  // Own. Whether that of any row was.
+  bool is_taken(const FixedComponent& component) const;
   // Own. kInvalidArgument: a tensor of `row` was never taken, so that its bytes are not the state
   // after that row. Those of `stashed`, by StatePlan::fixed(), are not asked for.
   Status check_taken(std::uint64_t row, const std::vector<bool>& stashed) const;

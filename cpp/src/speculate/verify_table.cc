@@ -81,14 +81,17 @@ Result<VerifyTable> VerifyTable::create(const StatePlan& plan, std::uint64_t bat
   return VerifyTable(std::move(core));
 }
 
+Status VerifyTable::check_process() const { return core_->check_process(); }
+
 std::uint64_t VerifyTable::batch_rows() const { return core_->batch_rows; }
 std::uint64_t VerifyTable::tables() const { return core_->tables; }
 std::uint64_t VerifyTable::bytes() const {
   return core_->fixed.size() * core_->tables * core_->batch_rows * sizeof(std::uint64_t);
 }
-bool VerifyTable::is_staged() const { return core_->is_staged(); }
+bool VerifyTable::is_staged() const { return core_->check_process() && core_->is_staged(); }
 
 Result<PointerTable> VerifyTable::pointers(std::int32_t layer, std::string_view name) const {
+  if (Status status = check_process(); !status) return status;
   std::string known;
   for (std::size_t i = 0; i < core_->fixed.size(); ++i) {
     const FixedComponent& component = core_->fixed[i];

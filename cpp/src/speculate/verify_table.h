@@ -29,6 +29,7 @@ struct VerifyTableCore {
   // Zeroes what was staged.
   void give_back();
   bool is_staged() const { return claimed_.is_taken(); }
+  Status check_process() const { return claimed_.check_process(); }
 
  private:
   TableClaim claimed_{"verify table"};
