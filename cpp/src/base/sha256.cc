@@ -55,6 +55,7 @@ void Sha256::compress(const std::uint8_t* block) {
 }
 
 void Sha256::update(const void* data, std::size_t bytes) {
+  if (bytes == 0) return;  // `data` may be null
   const auto* in = static_cast<const std::uint8_t*>(data);
   total_ += bytes;
   if (buffered_ > 0) {
