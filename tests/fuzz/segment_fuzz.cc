@@ -52,6 +52,10 @@ class MemorySystem : public System {
     }
     return done;
   }
+  int clear(int, std::uint64_t offset, std::uint64_t bytes) override {
+    std::memset(bytes_.data() + offset, 0, bytes);
+    return 0;
+  }
   int sync(int) override { return 0; }
   int truncate(int, std::uint64_t bytes) override {
     bytes_.resize(bytes);
@@ -76,10 +80,12 @@ std::string valid_segment(bool sealed) {
     const std::vector<std::int32_t> tokens(static_cast<std::size_t>(i), i);
     std::string payload(static_cast<std::size_t>(70 * i), 'p');
     const iovec piece{payload.data(), payload.size()};
-    FUZZ_EXPECT((*segment)->append(record, tokens, {&piece, 1}).is_ok());
+    FUZZ_EXPECT((*segment)->append(record, tokens, {&piece, 1}, "owner").is_ok());
     records.push_back(record);
   }
   if (sealed) FUZZ_EXPECT((*segment)->seal(records).is_ok());
+  const std::size_t erased[] = {1};
+  FUZZ_EXPECT((*segment)->erase(erased, records).is_ok());
   return system.bytes();
 }
 
@@ -97,6 +103,9 @@ void check(const std::string& bytes) {
     FUZZ_EXPECT(record.payload_end(alignment) <= bytes.size());
     next = record.next_offset(alignment);
     std::vector<std::int32_t> tokens(record.tokens);
+    if (const auto owner = (*segment)->read_owner(record)) {
+      FUZZ_EXPECT(owner->size() == record.owner_bytes);
+    }
     std::vector<char> payload(record.payload_bytes);
     const iovec piece{payload.data(), payload.size()};
     if (!(*segment)->read(record, tokens, {&piece, 1})) continue;
