@@ -139,6 +139,10 @@ TEST_F(VerifyMemory, ABatchByCarryBeginsWholeOrNotAtAll) {
   ASSERT_TRUE(session->rollback());
   session.reset();
   expect_unchanged(-1);
+  batch_.reset();
+  sequences_.clear();
+  cache_->clear();
+  EXPECT_EQ(cache_->stats().used_bytes, 0U);
 }
 
 TEST_F(VerifyMemory, ABatchIsCommittedWholeOrNotAtAll) {

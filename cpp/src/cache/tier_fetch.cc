@@ -289,7 +289,9 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
     {
       const std::lock_guard lock(mutex);
       tell_time({});
-      taken = fetch.take();
+      // What the quota would refuse is not read, again and again.
+      const bool room = index.has_room(here, tokens, tenant);
+      taken = room ? fetch.take() : Status::out_of_capacity("fetch: the tenant's quota is full");
     }
     if (!taken) return disk->count_no_room();
     if (!fetch.read(*disk, chain)) continue;

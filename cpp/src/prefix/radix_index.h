@@ -184,6 +184,10 @@ class RadixIndex : private evict::UnitOwners {
   std::vector<std::uint64_t> prompt_keys(const SpaceRef& space,
                                          std::span<const std::int32_t> tokens, std::uint64_t from,
                                          std::uint64_t generation) const;
+  // Whether a tenant's quota lets a block follow the known part of a path, once all else of the
+  // tenant's has given way.
+  bool has_room(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                std::string_view tenant) const;
   // Adds to what explain() said whether what is missing was there, and why it left.
   void explain_loss(const SpaceRef& space, std::span<const std::int32_t> tokens,
                     std::span<const std::uint64_t> keys, Explanation& said) const;

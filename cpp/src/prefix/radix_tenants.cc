@@ -206,6 +206,33 @@ std::uint64_t RadixIndex::bytes_on(const std::vector<NodeId>& path, TenantId ten
   return bytes;
 }
 
+bool RadixIndex::has_room(const SpaceRef& space, std::span<const std::int32_t> tokens,
+                          std::string_view tenant) const {
+  const TenantId id = tenants_.find(tenant);
+  if (id == kNobody || !tenants_.is_limited(id)) return true;
+  std::uint64_t taken = 0;
+  std::uint64_t block = 0;  // what every block adds
+  for (std::size_t group = 0; group < pools_.pages.size(); ++group) {
+    if (is_whole(plan_.groups()[group])) block += pools_.pages[group]->item_bytes();
+  }
+  const auto root = roots_.find(std::string(space.key));
+  if (root != roots_.end()) {
+    for (const Step& step : walk(root->second, tokens, space.media)) {
+      const Node& node = nodes_[step.node];
+      const std::uint64_t blocks = blocks_to(step.end) - block_of(node.start);
+      for (std::size_t group = 0; group < node.pages.size(); ++group) {
+        for (std::uint64_t i = 0; i < blocks && i < node.pages[group].size(); ++i) {
+          const ItemId page = node.pages[group][i];
+          if (page == kNoItem || tenants_.owner(group, page) != id) continue;
+          taken += pools_.pages[group]->item_bytes();
+        }
+      }
+    }
+  }
+  const std::uint64_t quota = *tenants_[id].usage.quota_bytes;
+  return quota > taken && quota - taken >= block;
+}
+
 // Bytes that it adds; those of one that it takes the place of count no less.
 std::uint64_t RadixIndex::snapshot_cost(const std::vector<NodeId>& path,
                                         const SnapshotRef& ref) const {
