@@ -30,6 +30,7 @@ _HEADER = """\
 //   auto cache = kvcache::Cache::create(*std::move(plan), options);
 //
 // Thread safety: constants and pure functions.
+// clang-format off
 #pragma once
 
 #include <array>
