@@ -356,7 +356,12 @@ def test_an_interrupted_comparison_leaves_no_process(number, code):
     command = [sys.executable, "-P", "-m", "kvcache", "replay", "--policy", "lru,gdsf,price_list"]
     command += ["--bytes", "real", "--memory", "32MiB,48MiB,64MiB,128MiB", "--processes", "2"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A shell's background jobs ignore it, and so would all they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while len(started := children(process.pid)) < 2 and time.monotonic() < deadline:
