@@ -104,6 +104,22 @@ TEST(Tenants, WhatIsPinnedOrHeldCountsButStays) {
   EXPECT_EQ(stored(*cache, numbered(300, 4)), 4U);
 }
 
+TEST(Tenants, ASnapshotThatIsPinnedBeforeThereIsAQuotaStays) {
+  for (const std::string policy : {"price_list", "lru", "gdsf", "s3fifo", "flop_aware"}) {
+    const auto cache = make(content::decls(), {.policy = policy});
+    const Tokens tokens = numbered(1, 9);
+    Sequence sequence = cache->open(first(tokens, 8), {}, by("a")).value();
+    EXPECT_TRUE(content::complete(sequence, 8));
+    EXPECT_TRUE(sequence.snapshot().is_ok());
+    EXPECT_TRUE(sequence.publish());
+    sequence.close();
+    const auto pin = cache->pin(first(tokens, 8), {});
+    ASSERT_TRUE(pin.is_ok());
+    ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = 0}).is_ok());
+    EXPECT_EQ(cache->explain(tokens, {})->cached_tokens, 8U) << policy;
+  }
+}
+
 // Another tenant has filled a window's hole in its run: evicting the run would take the page along.
 TEST(Tenants, ARunThatHoldsAnothersPageIsNotGivenUpForAQuota) {
   const auto cache = make({content::keys(0), content::keys(1, 6)}, {.policy = "lru"});

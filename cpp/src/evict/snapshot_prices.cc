@@ -87,7 +87,7 @@ void SnapshotPrices::store(MarkId id, SnapshotId snapshot, double worth) {
   mark.worth = worth;
   if (snapshot >= by_snapshot_.size()) by_snapshot_.resize(snapshot + std::size_t{1}, kNoMark);
   by_snapshot_[snapshot] = id;
-  shelve(id);
+  mark.kept = true;
 }
 
 void SnapshotPrices::unstore(MarkId id) {

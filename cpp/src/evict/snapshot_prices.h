@@ -54,7 +54,7 @@ class SnapshotPrices {
   void store(MarkId id, SnapshotId snapshot, double worth);
   void unstore(MarkId id);
   void set_worth(MarkId id, double worth);
-  // Whether a stored mark is one of those that may go, as it is at first.
+  // Whether a stored mark stays, as it does at first, or is one of those that may go.
   void set_kept(MarkId id, bool kept);
 
   // Classes of a mark on the path of a request with these answers to how long its output was and
