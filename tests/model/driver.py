@@ -246,7 +246,8 @@ class Driver:
     ) -> Pair | None:
         """`ttl_ms`: of what it publishes; 0 for no end. Not where every answer must be exact."""
         found: list[Any] = []  # where the cache starts, and in which pages
-        self.reference.tell_time()
+        if tokens:  # without them the cache refuses before it hears the time
+            self.reference.tell_time()
 
         def real() -> Sequence:
             clock = {} if self.exact else {"now_ms": self.reference.now}
@@ -254,9 +255,8 @@ class Driver:
             sequence = self.cache.open(
                 tokens, adapter=adapter, hints=RequestHints(tenant=tenant), ttl=ttl, **clock
             )
-            groups = range(len(self.plan.groups))
-            tables = [sequence.block_table(group).tolist() for group in groups]
-            found.extend((sequence.cached_tokens, tables))
+            tables = map(sequence.block_table, range(len(self.plan.groups)))
+            found.extend((sequence.cached_tokens, [table.tolist() for table in tables]))
             return sequence
 
         matched = self.reference.matched(adapter, tokens)

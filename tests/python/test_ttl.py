@@ -28,6 +28,17 @@ def hit(cache: Cache, tokens: list[int], now: int) -> int:
 
 
 @pytest.mark.parametrize("shape", ["full", "hybrid", "sliding", "everything"])
+def test_what_continues_a_prefix_without_an_end_has_its_own(shape: str) -> None:
+    cache = make_cache(shape)
+    store(cache, PROMPT[:8], 0)
+    store(cache, PROMPT, 0, ttl=60)
+    assert hit(cache, PROMPT, 59) == 21
+    assert hit(cache, PROMPT, 400) == 8
+    with cache.open(PROMPT, now_ms=400_000) as sequence:
+        assert sequence.matched_tokens == 8
+
+
+@pytest.mark.parametrize("shape", ["full", "hybrid", "sliding", "everything"])
 def test_prefix_ends_when_nobody_used_it_for_so_long(shape: str) -> None:
     cache = make_cache(shape)
     store(cache, PROMPT, 0, ttl=60)

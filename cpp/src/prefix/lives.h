@@ -22,6 +22,9 @@ class LifeTable {
     return run < lives_.size() && lives_[run].end <= now;
   }
 
+  // The longest that it was stored with.
+  std::uint64_t ttl(RunId run) const { return run < lives_.size() ? lives_[run].ttl : kNever; }
+
   // A new run, whose first position is `start`.
   void begin(RunId run, std::uint64_t start, std::uint64_t ttl, std::uint64_t now);
   // It is stored once more.

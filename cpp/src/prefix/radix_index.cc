@@ -274,13 +274,14 @@ RadixIndex::NodeId RadixIndex::split(NodeId id, std::uint64_t position) {
   return upper_id;
 }
 
-// A leaf grows in place when the new run continues the very pages it ends with, and is the same
-// tenant's. Where a pin ends, a run ends.
+// A leaf grows in place when the new run continues the very pages it ends with, is the same
+// tenant's, and lives as long. Where a pin ends, a run ends.
 bool RadixIndex::try_extend(NodeId id, std::span<const std::int32_t> tokens,
                             const Insertion& what) {
   const BlockTables& tables = what.tables;
   Node& node = nodes_[id];
   if (node.children != 0 || node.tenant != what.tenant || pins_.covers(id)) return false;
+  if (lives_.ttl(id) != what.ttl) return false;
   const std::uint64_t first = block_of(node.start);
   const std::uint64_t old_blocks = blocks_to(node.end());
   if (node.end() % plan_.block_tokens() != 0) {
