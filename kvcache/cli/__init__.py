@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kvcache import _core
 from kvcache.cli import plan, replay, schema, stored
 from kvcache.errors import KVCacheError
 
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 a check failed, 2 wrong input.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"kvcache {version('kvcache')}")
+    parser.add_argument("--version", action="version", version=f"kvcache {_core.__version__}")
     subparsers: Any = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_parser(subparsers)
