@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/sha256.h"
 #include "cache/cache_core.h"
+#include "cache/held_items.h"
 #include "kvcache/cache.h"
 #include "layout/spans.h"
 #include "persist/prompt_cache.h"
@@ -48,38 +49,21 @@ struct Where {
   std::string digest;
 };
 
-// Pages and snapshots that stay while nobody holds the cache's lock. Not to be destroyed while it
-// is held.
-struct Pins {
-  explicit Pins(CacheCore& core_value) : core(core_value), pages(core.pools.pages.size()) {}
-  Pins(const Pins&) = delete;
-  Pins& operator=(const Pins&) = delete;
-  ~Pins() {
-    const std::lock_guard lock(core.mutex);
-    for (std::size_t group = 0; group < pages.size(); ++group) {
-      core.pools.pages[group]->release_many(pages[group]);
+// Where the bytes of what is held lie.
+PrefixBytes bytes_of(const HeldItems& pins) {
+  const arena::PoolMap& pools = pins.core.pools;
+  PrefixBytes found;
+  for (std::size_t group = 0; group < pins.pages.size(); ++group) {
+    auto& blocks = found.pages.emplace_back();
+    for (const ItemId page : pins.pages[group]) {
+      blocks.push_back(page == kNoItem ? nullptr : pools.pages[group]->data(page));
     }
-    if (core.pools.snapshots != nullptr) core.pools.snapshots->release_many(snapshots);
   }
-
-  PrefixBytes bytes() const {
-    PrefixBytes found;
-    for (std::size_t group = 0; group < pages.size(); ++group) {
-      auto& blocks = found.pages.emplace_back();
-      for (const ItemId page : pages[group]) {
-        blocks.push_back(page == kNoItem ? nullptr : core.pools.pages[group]->data(page));
-      }
-    }
-    for (const ItemId snapshot : snapshots) {
-      found.snapshots.push_back(core.pools.snapshots->data(snapshot));
-    }
-    return found;
+  for (const ItemId snapshot : pins.snapshots) {
+    found.snapshots.push_back(pools.snapshots->data(snapshot));
   }
-
-  CacheCore& core;
-  prefix::BlockTables pages;
-  std::vector<ItemId> snapshots;
-};
+  return found;
+}
 
 // The longest prefix that is usable whole: open() always leaves the last token to run, save() has
 // no such token.
@@ -127,7 +111,7 @@ Status check_exact(const prefix::Match& match) {
 // Locked. Fills `pins` and `shape` with what save() stores of `tokens`. kUnsupported: the state at
 // the end of the prefix is not exact.
 Status pin_prefix(CacheCore& core, const SpaceRef& key, std::span<const std::int32_t> tokens,
-                  Pins& pins, PrefixShape& shape) {
+                  HeldItems& pins, PrefixShape& shape) {
   prefix::Match whole = match_whole(core, key, tokens);
   shape.tokens = whole.usable;
   if (whole.usable == 0) return Status::ok();
@@ -200,7 +184,7 @@ Status check_budget(const CacheCore& core, const PrefixShape& shape,
 
 // Locked. kOutOfCapacity: what was taken goes back with `pins`.
 Status take_items(CacheCore& core, const PrefixShape& shape,
-                  const std::vector<FilledBlocks>& filled, Pins& pins) {
+                  const std::vector<FilledBlocks>& filled, HeldItems& pins) {
   const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
   for (std::size_t group = 0; group < filled.size(); ++group) {
     pins.pages[group].assign(blocks, kNoItem);
@@ -240,7 +224,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   if (tokens.empty()) return Status::invalid_argument("save: a prefix needs at least one token");
   if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   const Where where(core, space);
-  Pins pins(core);
+  HeldItems pins(core);
   PrefixShape shape;
   {
     const std::lock_guard lock(core.mutex);
@@ -253,7 +237,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   }
   if (Status status =
           persist::write_prompt_cache(path, core.plan, where.digest, tokens.first(shape.tokens),
-                                      shape, pins.bytes(), options.replace);
+                                      shape, bytes_of(pins), options.replace);
       !status) {
     return status;
   }
@@ -279,7 +263,7 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     if (!blocks) return blocks.status();
     filled.push_back(*blocks);
   }
-  Pins pins(core);
+  HeldItems pins(core);
   {
     const std::lock_guard lock(core.mutex);
     core.tell_time({});
@@ -291,7 +275,7 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     if (Status status = check_budget(core, shape, filled); !status) return status;
     if (Status status = take_items(core, shape, filled, pins); !status) return status;
   }
-  if (Status status = file->read_into(pins.bytes()); !status) return status;
+  if (Status status = file->read_into(bytes_of(pins)); !status) return status;
   std::vector<prefix::SnapshotRef> snapshots;
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
     snapshots.push_back({shape.snapshots[i], pins.snapshots[i]});

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
+#include "cache/held_items.h"
 #include "cache/tier_layout.h"
 #include "cache/tier_owner.h"
 #include "codec/parallel.h"
@@ -21,24 +22,6 @@ using persist::Located;
 
 // A record that cannot be used is looked past so often.
 constexpr int kMaxAttempts = 8;
-
-// Items that stay while nobody holds the cache's lock. Not to be destroyed while it is held.
-struct Held {
-  explicit Held(CacheCore& core_value) : core(core_value), pages(core_value.pools.pages.size()) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
-    const std::lock_guard lock(core.mutex);
-    for (std::size_t group = 0; group < pages.size(); ++group) {
-      core.pools.pages[group]->release_many(pages[group]);
-    }
-    if (snapshot != kNoItem) core.pools.snapshots->release(snapshot);
-  }
-
-  CacheCore& core;
-  std::vector<std::vector<ItemId>> pages;  // by group
-  ItemId snapshot = kNoItem;
-};
 
 // One record and where its bytes go.
 struct Read {
@@ -88,9 +71,10 @@ class Fetch {
       return status;
     }
     if (!core_.plan.has_fixed_state()) return Status::ok();
+    held_.snapshots.reserve(1);
     auto snapshot = core_.allocate(*core_.pools.snapshots);
     if (!snapshot) return snapshot.status();
-    held_.snapshot = *snapshot;
+    held_.snapshots.push_back(*snapshot);
     return Status::ok();
   }
 
@@ -128,8 +112,8 @@ class Fetch {
 
   std::span<const std::int32_t> prefix_tokens() const { return tokens_.first(hit_.position); }
   std::vector<arena::SnapshotRef> snapshots() const {
-    if (held_.snapshot == kNoItem) return {};
-    return {{hit_.position, held_.snapshot}};
+    if (held_.snapshots.empty()) return {};
+    return {{hit_.position, held_.snapshots.front()}};
   }
   std::uint64_t position() const { return hit_.position; }
 
@@ -182,9 +166,9 @@ class Fetch {
     Read read;
     read.record = &record;
     const bool is_run = record.header.kind == persist::RecordKind::kRun;
-    if (!is_run && held_.snapshot != kNoItem) {
+    if (!is_run && !held_.snapshots.empty()) {
       read.payload.push_back(
-          {core_.pools.snapshots->data(held_.snapshot), core_.plan.slot_bytes()});
+          {core_.pools.snapshots->data(held_.snapshots.front()), core_.plan.slot_bytes()});
     }
     const auto pages = is_run ? run_pages(core_.plan, record.header.first / block_tokens,
                                           record.header.end() / block_tokens)
@@ -217,7 +201,7 @@ class Fetch {
   const std::uint64_t erasures_;  // before it was looked for
   std::uint64_t resident_ = 0;    // whole blocks that memory has
   prefix::BlockTables tables_;
-  Held held_;
+  HeldItems held_;  // with one snapshot at most
 };
 
 }  // namespace
