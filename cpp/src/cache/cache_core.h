@@ -218,8 +218,10 @@ Status check_ttl(std::uint64_t ttl_ms);
 // kInvalidArgument: `name`, a fraction outside 0..1.
 Status check_share(const MemoryShare& share, std::string_view name);
 
-// The name of a prefix space as the index keys it: every field with its length, so that no two
-// spaces meet.
+// A field behind its length, so that no two rows of fields meet.
+std::string with_length(std::string_view field);
+
+// The name of a prefix space as the index keys it: every field with its length.
 std::string space_key(const PrefixSpace& space);
 
 // Whether the fields of a space are those that a filter gives.

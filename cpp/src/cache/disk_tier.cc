@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "cache/cache_core.h"
 #include "cache/tier_layout.h"
 #include "cache/tier_owner.h"
 
@@ -16,10 +17,6 @@ using persist::Digest;
 using persist::Located;
 using persist::RecordKind;
 using persist::SegmentLog;
-
-std::string with_length(std::string_view text) {
-  return std::to_string(text.size()) + ':' + std::string(text);
-}
 
 Digest origin_of(const std::string& fingerprint, std::uint64_t block_tokens,
                  const std::string& weights) {

@@ -28,9 +28,9 @@ std::string space_digest(const PrefixSpace& space, const std::string& weights) {
   std::string text = "kvcache.prefix-space.v1\n" + space_key(space);
   for (const MediaSpan& span : space.media) {
     text += "\nmedia " + std::to_string(span.start) + ' ' + std::to_string(span.length) + ' ' +
-            std::to_string(span.digest.size()) + ':' + span.digest;
+            with_length(span.digest);
   }
-  if (!weights.empty()) text += "\nweights " + std::to_string(weights.size()) + ':' + weights;
+  if (!weights.empty()) text += "\nweights " + with_length(weights);
   return "sha256:" + sha256_hex(text);
 }
 

@@ -39,10 +39,14 @@ bool agrees(std::string_view name, std::string_view adapter, std::string_view sa
   return named && (!filter.salt || *filter.salt == salt);
 }
 
+std::string with_length(std::string_view field) {
+  return std::to_string(field.size()).append(1, ':').append(field);
+}
+
 std::string space_key(const PrefixSpace& space) {
   std::string key;
   for (const std::string* field : {&space.name, &space.adapter, &space.salt}) {
-    key += std::to_string(field->size()) + ':' + *field;
+    key += with_length(*field);
   }
   return key;
 }

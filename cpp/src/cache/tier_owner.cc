@@ -32,9 +32,7 @@ std::optional<Fields> parse(std::string_view owner) {
 }  // namespace
 
 std::string owner_text(const PrefixSpace& space, std::string_view tenant) {
-  std::string text = space_key({space.name, space.adapter, salt_text(space.salt)});
-  text += std::to_string(tenant.size()) + ':';
-  return text.append(tenant);
+  return space_key({space.name, space.adapter, salt_text(space.salt)}) + with_length(tenant);
 }
 
 bool is_in_space(std::string_view owner, const EraseFilter& filter) {
