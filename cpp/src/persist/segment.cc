@@ -132,21 +132,23 @@ Result<std::shared_ptr<Segment>> Segment::create(System& system, int directory,
                                                  const std::string& path,
                                                  const SegmentHeader& header) {
   const std::string name = segment_name(header.number);
+  const char* present = kSegmentDraft;
   const int file =
-      system.open_at(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+      system.open_at(directory, present, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666);
   if (file < 0) return os_error("create", path, -file);
   std::shared_ptr<Segment> segment(new Segment(system, path, file));
   segment->header_ = header;
   const SegmentHeaderBytes bytes = encode(header);
   Status status = segment->write_all(bytes.data(), bytes.size(), 0);
   if (status) {
+    int failed = system.rename_at(directory, kSegmentDraft, name.c_str());
+    if (failed == 0) present = name.c_str();
     // The name lasts before any record does.
-    if (const int failed = system.sync(directory); failed < 0) {
-      status = os_error("synchronise", path, -failed);
-    }
+    if (failed == 0) failed = system.sync(directory);
+    if (failed < 0) status = os_error("create", path, -failed);
   }
   if (!status) {
-    system.remove_at(directory, name.c_str());
+    system.remove_at(directory, present);
     return status;
   }
   segment->end_ = header.alignment;

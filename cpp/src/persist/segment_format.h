@@ -108,6 +108,9 @@ std::optional<std::uint64_t> segment_number(std::string_view name);
 // The marker of a tier's directory.
 inline constexpr char kTierMarker[] = "TIER";
 inline constexpr char kTierLock[] = "LOCK";
+// What is renamed once it is written, so that a killed writer leaves nothing half made.
+inline constexpr char kMarkerDraft[] = "TIER.new";
+inline constexpr char kSegmentDraft[] = "segment.new";
 std::string tier_id_text(const TierId& id);  // lower-case hex
 std::string tier_marker(const TierId& id);
 // kCorruption: no marker. kUnsupported: of another version. Messages name `path`.

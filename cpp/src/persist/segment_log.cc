@@ -17,7 +17,6 @@ namespace kvcache::persist {
 namespace {
 
 constexpr std::uint64_t kMaxMarkerBytes = 256;
-constexpr char kMarkerDraft[] = "TIER.new";
 constexpr std::uint64_t kMostSegmentBytes = 256 << 20;
 
 // Closes a descriptor on the way out.

@@ -172,8 +172,10 @@ Result<TierReport> check_tier(System& system, const std::string& path, bool deep
     check_segment(system, *directory, path, *id, number, deep, report);
   }
   for (const std::string& name : names) {
-    const bool ours = segment_number(name) || name == kTierMarker || name == kTierLock ||
-                      name == "." || name == "..";
+    constexpr std::string_view kOurs[] = {kTierMarker,   kMarkerDraft, kTierLock,
+                                          kSegmentDraft, ".",          ".."};
+    const bool ours = segment_number(name) ||
+                      std::find(std::begin(kOurs), std::end(kOurs), name) != std::end(kOurs);
     if (!ours) report.others.push_back(name);
   }
   std::sort(report.others.begin(), report.others.end());
