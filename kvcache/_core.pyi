@@ -631,6 +631,7 @@ class Cache:
         media: _Media,
         ttl_ms: int | None,
         tenant: str,
+        convert: bool,
         /,
     ) -> int: ...
     def erase(

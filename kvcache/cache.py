@@ -318,10 +318,12 @@ class Cache:
         media: Iterable[Media] = (),
         ttl: float | None = None,
         tenant: str = "",
+        convert: bool = False,
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
-        The plan may differ from the saving one in memory, sequences and ``block_tokens``.
+        The plan may differ from the saving one in memory, sequences and ``block_tokens``, and in
+        the storage of attention rows where ``convert`` says so.
 
         Args:
             path: directory written by `save`.
@@ -331,14 +333,18 @@ class Cache:
             media: those it was saved under.
             ttl: seconds that it is found, as in `open`.
             tenant: who is charged for it.
+            convert: take rows that were saved in another storage format than this plan's, such as
+                f16 for ``int8``, as `Sequence.write` would take them.
 
         Returns:
             Positions made usable.
 
         Raises:
             CorruptionError: a file is damaged, missing or not what it claims; the message names it.
-            UnsupportedError: another format version, model, storage format, namespace, adapter or
-                salt; or ``block_tokens`` so much larger that a window does not fill its first page.
+            UnsupportedError: another format version, model, namespace, adapter or salt; another
+                storage format without ``convert``; or ``block_tokens`` so much larger that a window
+                does not fill its first page.
+            NonFiniteError: a row to become INT8 holds an infinity or NaN.
             OutOfCapacityError: no room, even after evicting, or in the tenant's quota; none of it
                 was kept.
             KVCacheIOError: the system refused.
@@ -348,6 +354,7 @@ class Cache:
             *as_space(namespace, adapter, salt, media),
             None if ttl is None else as_ttl(ttl),
             as_text(tenant, "tenant"),
+            bool(convert),
         )
 
     def take_events(

@@ -181,11 +181,11 @@ void bind_cache(py::module_& m) {
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
               const std::string& adapter, const std::string& salt, const Media& media,
-              std::optional<std::uint64_t> ttl_ms, const std::string& tenant) {
+              std::optional<std::uint64_t> ttl_ms, const std::string& tenant, bool convert) {
              const std::string where = path;
              const ReleaseGil nogil;
-             return unwrap(
-                 cache.load(where, {name, adapter, salt, media_of(media)}, ttl_ms, tenant));
+             return unwrap(cache.load(where, {name, adapter, salt, media_of(media)},
+                                      {ttl_ms, tenant, convert}));
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())

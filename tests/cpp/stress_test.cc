@@ -340,7 +340,7 @@ class Worker {
                              "_" + std::to_string(seed_);
     const auto saved = cache_.save(path, prompt(), {}, {.replace = true});
     if (saved.is_ok()) {
-      went_well(cache_.load(path, {}, {}, tenant()).status(), "load");
+      went_well(cache_.load(path, {}, {.tenant = tenant()}).status(), "load");
     } else {
       expect(saved.status().code() == StatusCode::kNotFound, saved.status().message());
     }

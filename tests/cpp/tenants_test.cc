@@ -359,22 +359,22 @@ TEST(Tenants, LoadingIsChargedAndRefusedWhole) {
   const std::string path = testing::TempDir() + "kvcache_tenants_test";
   ASSERT_TRUE(cache->save(path, tokens, {}, {.replace = true}).is_ok());
   cache->clear();
-  ASSERT_TRUE(cache->load(path, {}, {}, "a").is_ok());
+  ASSERT_TRUE(cache->load(path, {}, {.tenant = "a"}).is_ok());
   const std::uint64_t bytes = usage(*cache, "a").bytes;
   EXPECT_GT(bytes, 4 * cache->plan().slot_bytes() / 4);
   EXPECT_EQ(usage(*cache, "a").blocks, 4U);
-  ASSERT_TRUE(cache->load(path, {}, {}, "b").is_ok());  // it is there already
+  ASSERT_TRUE(cache->load(path, {}, {.tenant = "b"}).is_ok());  // it is there already
   EXPECT_EQ(cache->tenants().size(), 1U);
   cache->bump_epoch("");
   EXPECT_TRUE(cache->tenants().empty());
   ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = bytes - 1}).is_ok());
-  const auto refused = cache->load(path, {}, {}, "a");
+  const auto refused = cache->load(path, {}, {.tenant = "a"});
   EXPECT_EQ(refused.status().code(), StatusCode::kOutOfCapacity);
   EXPECT_NE(refused.status().message().find("quota"), std::string::npos);
   EXPECT_EQ(cache->stats().indexed_blocks, 0U);
   EXPECT_EQ(usage(*cache, "a").bytes, 0U);
   ASSERT_TRUE(cache->set_quota("a", MemoryShare{.bytes = bytes}).is_ok());
-  EXPECT_EQ(cache->load(path, {}, {}, "a").value(), 16U);
+  EXPECT_EQ(cache->load(path, {}, {.tenant = "a"}).value(), 16U);
   EXPECT_EQ(usage(*cache, "a").bytes, bytes);
   std::filesystem::remove_all(path);
 }

@@ -78,6 +78,12 @@ struct SaveOptions {
   bool replace = false;  // a prompt cache that is there already
 };
 
+struct LoadOptions {
+  std::optional<std::uint64_t> ttl_ms = {};  // as in OpenOptions
+  std::string tenant = {};                   // charged for what is added
+  bool convert = false;  // rows that are stored in another format than the plan's
+};
+
 struct CacheStats {
   std::uint64_t budget_bytes = 0;     // what is reserved included
   std::uint64_t reserved_bytes = 0;   // of the budget, for memory that lies elsewhere
@@ -175,13 +181,12 @@ class Cache {
                              const PrefixSpace& space, const SaveOptions& options);
   // Makes a saved prefix usable, in the space it was saved under, evicting what it must. Returns
   // its positions. Everything is checked before anything changes. kCorruption: damage, naming the
-  // file. kUnsupported: another format version, model, storage or space; or the blocks are so much
-  // longer that a window does not fill its first. kOutOfCapacity: none of it was kept.
-  // `ttl_ms` as in OpenOptions. `tenant` is charged for what it adds. kOutOfCapacity, too: its
-  // quota has no room for all of it.
+  // file. kUnsupported: another format version, model or space, another storage of the rows without
+  // `convert`; or the blocks are so much longer that a window does not fill its first.
+  // kOutOfCapacity: memory or the tenant's quota has no room for all of it, none of it was kept.
+  // kNonFinite: rows that INT8 cannot hold.
   Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space,
-                             std::optional<std::uint64_t> ttl_ms = {},
-                             const std::string& tenant = {});
+                             const LoadOptions& options = {});
 
   // Brings back from the disk tier what it holds of `tokens` beyond what memory has, and returns
   // the positions that open() would reuse. Damage and refusals of the system are misses, which

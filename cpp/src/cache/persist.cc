@@ -245,14 +245,16 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
 }
 
 Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& space,
-                                  std::optional<std::uint64_t> ttl_ms, const std::string& tenant) {
+                                  const LoadOptions& options) {
   CacheCore& core = *core_;
-  const std::uint64_t ttl = ttl_ms.value_or(core.ttl_ms);
+  const std::string& tenant = options.tenant;
+  const std::uint64_t ttl = options.ttl_ms.value_or(core.ttl_ms);
   if (Status status = check_ttl(ttl); !status) return status;
   if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("load"); !status) return status;
   const Where where(core, space);
-  const auto file = persist::PromptCacheReader::open(path, core.plan, where.digest);
+  const auto file =
+      persist::PromptCacheReader::open(path, core.plan, where.digest, options.convert);
   if (!file) return file.status();
   if (Status status = check_media(space.media, 0, UINT64_MAX); !status) return status;
   const PrefixShape& shape = file->shape();

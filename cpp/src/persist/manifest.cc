@@ -1,6 +1,6 @@
 #include "persist/manifest.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "base/sha256.h"
@@ -12,9 +12,12 @@ namespace {
 constexpr std::string_view kFormat = "kvcache-prompt-cache";
 constexpr std::uint64_t kVersion = 1;
 
-std::string_view storage_name(const Group& group) {
-  const DType dtype = group.components[0].dtype;
+std::string_view storage_name(DType dtype) {
   return dtype == DType::kI8 ? "int8-per-token-head-f32-scale-v1" : dtype_name(dtype);
+}
+
+std::string_view storage_name(const Group& group) {
+  return storage_name(group.components[0].dtype);
 }
 
 // Reads members of one object and remembers the first that is missing or of another type.
@@ -51,8 +54,18 @@ class Members {
   Status status_;
 };
 
-Status check_identity(Members& members, const std::string& path, const StatePlan& plan,
-                      const std::string& space) {
+Status other_storage(const std::string& path, const StatePlan& stored, const StatePlan& own) {
+  const auto [theirs, ours] =
+      std::mismatch(stored.decls().begin(), stored.decls().end(), own.decls().begin(),
+                    [](const auto& a, const auto& b) { return a.dtype == b.dtype; });
+  return Status::unsupported(path, ": its rows are stored as ", storage_name(theirs->dtype),
+                             ", this cache's plan stores ", storage_name(ours->dtype),
+                             "; load() converts them when asked to (convert)");
+}
+
+// The plan that the files were written with.
+Result<const StatePlan*> check_identity(Members& members, const std::string& path,
+                                        const ReadingPlans& plans, const std::string& space) {
   const std::string format = members.text("format");
   const std::uint64_t version = members.number("version");
   if (!members.status()) return members.status();
@@ -63,16 +76,24 @@ Status check_identity(Members& members, const std::string& path, const StatePlan
   const std::string fingerprint = members.text("fingerprint");
   const std::string saved_space = members.text("space");
   if (!members.status()) return members.status();
-  if (fingerprint != plan.fingerprint()) {
-    return Status::unsupported(path, ": saved for another model or storage format (", fingerprint,
-                               "), this cache's plan is ", plan.fingerprint());
+  const StatePlan* plan = &plans.own;
+  if (fingerprint != plan->fingerprint()) {
+    const auto other =
+        std::find_if(plans.others.begin(), plans.others.end(),
+                     [&](const StatePlan& each) { return each.fingerprint() == fingerprint; });
+    if (other == plans.others.end()) {
+      return Status::unsupported(path, ": saved for another model or storage format (", fingerprint,
+                                 "), this cache's plan is ", plan->fingerprint());
+    }
+    if (!plans.convert) return other_storage(path, *other, *plan);
+    plan = &*other;
   }
   if (saved_space != space) {
     return Status::unsupported(path,
                                ": saved under another namespace, adapter or salt; give the "
                                "ones it was saved with");
   }
-  return Status::ok();
+  return plan;
 }
 
 Status read_groups(const std::vector<json::Value>& groups, const std::string& path,
@@ -186,12 +207,15 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text, const std::string& path,
-                                const StatePlan& plan, const std::string& space) {
+                                const ReadingPlans& plans, const std::string& space) {
   const auto parsed = json::parse(text);
   if (!parsed) return Status::corruption(path, ": ", parsed.status().message());
   Members members(*parsed, path + ": ");
-  if (Status status = check_identity(members, path, plan, space); !status) return status;
+  const auto identity = check_identity(members, path, plans, space);
+  if (!identity) return identity.status();
+  const StatePlan& plan = **identity;
   Manifest manifest;
+  manifest.plan = &plan;
   manifest.space = space;
   manifest.shape.tokens = members.number("tokens");
   manifest.prefix_sha256 = members.text("prefix_sha256");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,18 @@ struct ShardEntry {
   std::uint32_t crc = 0;  // CRC-32C of the whole file
 };
 
+// What a manifest may be of: the plan of the cache that reads it and, where rows may be converted,
+// that plan with its rows in other storage formats.
+struct ReadingPlans {
+  const StatePlan& own;
+  std::span<const StatePlan> others = {};
+  bool convert = false;
+};
+
 struct Manifest {
-  std::string space;          // digest of the prefix space
-  std::string prefix_sha256;  // of the tokens as little-endian int32
+  const StatePlan* plan = nullptr;  // one of the ReadingPlans
+  std::string space;                // digest of the prefix space
+  std::string prefix_sha256;        // of the tokens as little-endian int32
   PrefixShape shape;
   std::vector<ShardEntry> shards;
 };
@@ -32,7 +42,7 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest);
 // Everything but the shards' own bytes is checked: version first, then model, storage and space,
 // then the numbers. kUnsupported or kCorruption; messages name `path`.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& path,
-                                const StatePlan& plan, const std::string& space);
+                                const ReadingPlans& plans, const std::string& space);
 
 std::string prefix_sha256(std::span<const std::int32_t> tokens);
 

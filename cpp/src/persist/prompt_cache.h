@@ -48,17 +48,17 @@ Status write_prompt_cache(const std::string& path, const StatePlan& plan, const 
 // takes nothing away.
 class PromptCacheReader {
  public:
-  // kCorruption: damage, naming the file. kUnsupported: another format version, model, storage or
-  // prefix space. kIoError: the system refused.
+  // kCorruption: damage, naming the file. kUnsupported: another format version, model or prefix
+  // space, or, without `convert`, storage format of the rows. kIoError: the system refused.
   static Result<PromptCacheReader> open(const std::string& path, const StatePlan& plan,
-                                        const std::string& space);
+                                        const std::string& space, bool convert);
   PromptCacheReader(PromptCacheReader&&) noexcept;
   ~PromptCacheReader();
 
   const std::vector<std::int32_t>& tokens() const;
-  const PrefixShape& shape() const;
+  const PrefixShape& shape() const;  // of the plan's groups
   // Copies the state into pages of the plan's own block size; rows that no page takes are left
-  // out. kCorruption: a file has changed since open().
+  // out. kCorruption: a file has changed since open(). kNonFinite: of rows that become INT8.
   Status read_into(const PrefixBytes& destination) const;
 
  private:

@@ -5,6 +5,7 @@
 #include "persist/generation.h"
 #include "persist/manifest.h"
 #include "persist/prompt_cache.h"
+#include "persist/row_storage.h"
 #include "persist/safetensors.h"
 #include "persist/shards.h"
 
@@ -27,7 +28,7 @@ struct OpenGeneration {
 };
 
 Result<Manifest> read_manifest(const File& directory, const std::string& generation,
-                               const StatePlan& plan, const std::string& space) {
+                               const ReadingPlans& plans, const std::string& space) {
   const auto text = read_small_file(directory, kManifest, kMaxManifestBytes);
   if (!text) return text.status();
   const std::string path = directory.path() + '/' + kManifest;
@@ -40,7 +41,7 @@ Result<Manifest> read_manifest(const File& directory, const std::string& generat
   if (sha256_hex(*text) != *digest) {
     return Status::corruption(path, ": not the manifest that its generation is named after");
   }
-  return parse_manifest(*text, path, plan, space);
+  return parse_manifest(*text, path, plans, space);
 }
 
 Result<OpenShard> open_shard(const File& directory, const ShardSpec& spec,
@@ -63,18 +64,18 @@ Status wrong_checksum(const OpenShard& shard) {
 
 // Everything but the payloads.
 Result<OpenGeneration> open_generation(const File& root, const std::string& name,
-                                       const StatePlan& plan, const std::string& space) {
+                                       const ReadingPlans& plans, const std::string& space) {
   const auto generations = open_directory_at(root, kGenerations);
   if (!generations) return generations.status();
   const auto directory = open_directory_at(*generations, name);
   if (!directory) return directory.status();
-  auto manifest = read_manifest(*directory, name, plan, space);
+  auto manifest = read_manifest(*directory, name, plans, space);
   if (!manifest) return manifest.status();
   const std::string path = directory->path() + '/' + kManifest;
   if (manifest->shape.tokens > kMaxTokens) {
     return Status::corruption(path, ": tokens: ", manifest->shape.tokens, ", at most ", kMaxTokens);
   }
-  const auto specs = shard_specs(plan, manifest->shape);
+  const auto specs = shard_specs(*manifest->plan, manifest->shape);
   if (!specs) return specs.status();
   if (specs->size() != manifest->shards.size()) {
     return Status::corruption(path, ": shards: ", manifest->shards.size(), " files, expected ",
@@ -96,14 +97,14 @@ Result<OpenGeneration> open_generation(const File& root, const std::string& name
   return generation;
 }
 
-Result<OpenGeneration> open_current(const std::string& path, const StatePlan& plan,
+Result<OpenGeneration> open_current(const std::string& path, const ReadingPlans& plans,
                                     const std::string& space) {
   const auto root = open_directory(path);
   if (!root) return root.status();
   auto name = read_current(*root);
   for (int attempt = 1;; ++attempt) {
     if (!name) return name.status();
-    auto generation = open_generation(*root, *name, plan, space);
+    auto generation = open_generation(*root, *name, plans, space);
     if (generation || attempt == kMaxAttempts) return generation;
     // A replacement may have taken the generation away meanwhile; then there is a newer one.
     auto again = read_current(*root);
@@ -118,16 +119,23 @@ Status verify(const OpenShard& shard) {
   return reader.crc() == shard.entry.crc ? Status::ok() : wrong_checksum(shard);
 }
 
-Status copy_shard(const OpenShard& shard, const StatePlan& plan, const PrefixShape& shape,
-                  const PrefixBytes& destination) {
+Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& destination) {
   ChecksumReader reader(shard.file, shard.entry.bytes);
   if (Status status = reader.skip(shard.payload_offset); !status) return status;
   for (const ArraySpec& array : shard.spec.arrays) {
     if (array.source == ArraySpec::Source::kTokens) continue;
-    Status status =
-        for_each_piece(plan, array, shape, destination, [&](std::byte* piece, std::size_t bytes) {
-          return piece == nullptr ? reader.skip(bytes) : reader.read(piece, bytes);
-        });
+    Status status;
+    if (array.source == ArraySpec::Source::kFixed) {
+      for (std::byte* snapshot : destination.snapshots) {
+        status = reader.read(snapshot + array.fixed->offset, array.fixed->bytes);
+        if (!status) return status;
+      }
+    } else {
+      status = rows.read(array, reader);
+      if (status.code() == StatusCode::kNonFinite) {
+        status = Status::non_finite(shard.file.path(), ": ", status.message());
+      }
+    }
     if (!status) return status;
   }
   if (Status status = reader.skip_rest(); !status) return status;
@@ -139,7 +147,9 @@ Status copy_shard(const OpenShard& shard, const StatePlan& plan, const PrefixSha
 
 struct PromptCacheReader::Impl {
   const StatePlan* plan;
+  std::vector<StatePlan> others;  // `generation` may be of one of them
   OpenGeneration generation;
+  PrefixShape shape;
   std::vector<std::int32_t> tokens;
 };
 
@@ -148,35 +158,42 @@ PromptCacheReader::PromptCacheReader(PromptCacheReader&&) noexcept = default;
 PromptCacheReader::~PromptCacheReader() = default;
 
 Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const StatePlan& plan,
-                                                  const std::string& space) {
+                                                  const std::string& space, bool convert) {
   if (path.empty() || path.find('\0') != path.npos) {
     return Status::invalid_argument("load: '", path, "' names no directory");
   }
-  auto generation = open_current(path, plan, space);
+  auto others = plans_stored_otherwise(plan);
+  if (!others) return others.status();
+  auto generation = open_current(path, {plan, *others, convert}, space);
   if (!generation) return generation.status();
   for (const OpenShard& shard : generation->shards) {
     if (Status status = verify(shard); !status) return status;
   }
+  const Manifest& manifest = generation->manifest;
   const OpenShard& first = generation->shards.front();
-  std::vector<std::int32_t> tokens(generation->manifest.shape.tokens);
+  std::vector<std::int32_t> tokens(manifest.shape.tokens);
   if (Status status = first.file.read_at(first.payload_offset, tokens.data(),
                                          tokens.size() * sizeof(std::int32_t));
       !status) {
     return status;
   }
-  if (prefix_sha256(tokens) != generation->manifest.prefix_sha256) {
+  if (prefix_sha256(tokens) != manifest.prefix_sha256) {
     return Status::corruption(first.file.path(), ": not the tokens that the manifest names");
   }
+  PrefixShape shape = shape_of(manifest.shape, *manifest.plan, plan);
   return PromptCacheReader(
-      std::make_unique<Impl>(Impl{&plan, std::move(generation).value(), std::move(tokens)}));
+      std::make_unique<Impl>(Impl{&plan, std::move(others).value(), std::move(generation).value(),
+                                  std::move(shape), std::move(tokens)}));
 }
 
 const std::vector<std::int32_t>& PromptCacheReader::tokens() const { return impl_->tokens; }
-const PrefixShape& PromptCacheReader::shape() const { return impl_->generation.manifest.shape; }
+const PrefixShape& PromptCacheReader::shape() const { return impl_->shape; }
 
 Status PromptCacheReader::read_into(const PrefixBytes& destination) const {
+  const Manifest& manifest = impl_->generation.manifest;
+  RowReader rows(*manifest.plan, manifest.shape, *impl_->plan, destination);
   for (const OpenShard& shard : impl_->generation.shards) {
-    Status status = copy_shard(shard, *impl_->plan, shape(), destination);
+    Status status = copy_shard(shard, rows, destination);
     if (!status) return status;
   }
   return Status::ok();

@@ -124,6 +124,22 @@ Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixSh
   return shards;
 }
 
+Status for_each_page(const StatePlan& plan, std::size_t group, const PrefixShape& shape,
+                     const std::function<Status(const PageRange&)>& visit) {
+  const Group& rows = plan.groups()[group];
+  const std::uint64_t block = rows.rows(plan.block_tokens());
+  const std::pair<std::uint64_t, std::uint64_t> spans[] = {
+      {0, shape.sinks[group]}, {rows.rows(shape.starts[group]), rows.rows(shape.tokens)}};
+  for (auto [at, stop] : spans) {
+    while (at < stop) {
+      const std::uint64_t count = std::min(stop, (at / block + 1) * block) - at;
+      if (Status status = visit({at / block, at % block, count}); !status) return status;
+      at += count;
+    }
+  }
+  return Status::ok();
+}
+
 Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const PrefixShape& shape,
                       const PrefixBytes& bytes,
                       const std::function<Status(std::byte*, std::size_t)>& visit) {
@@ -136,23 +152,12 @@ Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const Prefi
     return Status::ok();
   }
   const bool scales = array.source == ArraySpec::Source::kScales;
-  const Group& group = plan.groups()[array.group];
-  const std::uint64_t block = group.rows(plan.block_tokens());
   const std::uint64_t row = scales ? array.paged->scale_bytes() : array.paged->row_bytes();
   const std::uint64_t offset = scales ? array.paged->scales_offset : array.paged->rows_offset;
-  const std::pair<std::uint64_t, std::uint64_t> spans[] = {
-      {0, shape.sinks[array.group]},
-      {group.rows(shape.starts[array.group]), group.rows(shape.tokens)}};
-  for (auto [at, stop] : spans) {
-    while (at < stop) {
-      const std::uint64_t count = std::min(stop, (at / block + 1) * block) - at;
-      std::byte* page = bytes.pages[array.group][at / block];
-      std::byte* piece = page == nullptr ? nullptr : page + offset + at % block * row;
-      if (Status status = visit(piece, count * row); !status) return status;
-      at += count;
-    }
-  }
-  return Status::ok();
+  return for_each_page(plan, array.group, shape, [&](const PageRange& range) {
+    std::byte* page = bytes.pages[array.group][range.block];
+    return visit(page + offset + range.row * row, range.count * row);
+  });
 }
 
 }  // namespace kvcache::persist

@@ -38,6 +38,17 @@ struct ShardSpec {
 // kCorruption: sizes that fit no file. kUnsupported: names that no file can hold.
 Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape);
 
+// Rows [row, row + count) of a block.
+struct PageRange {
+  std::uint64_t block = 0;
+  std::uint64_t row = 0;
+  std::uint64_t count = 0;
+};
+
+// Calls `visit` with the stored rows of a group, page by page in file order, until it fails.
+Status for_each_page(const StatePlan& plan, std::size_t group, const PrefixShape& shape,
+                     const std::function<Status(const PageRange&)>& visit);
+
 // Calls `visit` with the memory of an array, piece by piece in file order, until it fails.
 Status for_each_piece(const StatePlan& plan, const ArraySpec& array, const PrefixShape& shape,
                       const PrefixBytes& bytes,
