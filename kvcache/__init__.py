@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache import errors as errors
     from kvcache import models as models
     from kvcache import planner as planner
+    from kvcache import published as published
     from kvcache import shards as shards
     from kvcache.admission import *
     from kvcache.aio import AsyncCache as AsyncCache
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.plan import *
     from kvcache.policy import *
     from kvcache.prompt_lookup import *
+    from kvcache.published import load_published as load_published
     from kvcache.reservation import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
@@ -169,6 +171,7 @@ _NAMES = {
         "propose_batch",
         "settle_batch",
     ],
+    "published": ["load_published"],
     "reservation": ["Reservation"],
     "schema": ["json_schema", "public_types"],
     "sequence": ["Sequence"],
@@ -221,7 +224,7 @@ _NAMES = {
     "verify_table": ["VerifyTable"],
 }
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ["codec", "errors", "models", "planner", "shards"]
+_MODULES = ["codec", "errors", "models", "planner", "published", "shards"]
 
 __all__ = sorted([*_EXPORTS, *_MODULES])
 

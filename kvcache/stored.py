@@ -1,4 +1,4 @@
-"""What lies in a directory that a cache wrote: disk tiers and prompt caches, without the model."""
+"""What lies in a directory on disk: disk tiers and prompt caches, without the model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from kvcache import _core
 from kvcache._arguments import as_path
 from kvcache.errors import InvalidArgumentError, KVCacheIOError, NotFoundError
+from kvcache.published.manifest import SCHEMA
+from kvcache.published.report import examine, is_published
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Collected", "StoredReport", "check_stored", "collect_stored", "kind_of"]
 
-Kind = Literal["disk tier", "prompt cache"]
+Kind = Literal["disk tier", "prompt cache", "published prompt cache"]
 
 _LEFT_OVER = re.compile(r"\.kvcache-tmp-(\d+)-\d+-\d+")
 
@@ -89,7 +91,9 @@ def kind_of(path: str | os.PathLike[str]) -> Kind | None:
     where = Path(os.fsdecode(path))
     if os.path.lexists(where / "TIER"):
         return "disk tier"
-    return "prompt cache" if os.path.lexists(where / "CURRENT") else None
+    if not os.path.lexists(where / "CURRENT"):
+        return None
+    return "published prompt cache" if is_published(where) else "prompt cache"
 
 
 def check_stored(path: str | os.PathLike[str], *, deep: bool) -> StoredReport:
@@ -104,7 +108,9 @@ def check_stored(path: str | os.PathLike[str], *, deep: bool) -> StoredReport:
     kind = kind_of(path)
     if kind is None:
         raise NotFoundError(f"{os.fsdecode(path)}: no disk tier and no prompt cache")
-    return _check_tier(path, deep) if kind == "disk tier" else _check_prompt_cache(path, deep)
+    if kind == "disk tier":
+        return _check_tier(path, deep)
+    return (_check_prompt_cache if kind == "prompt cache" else _check_published)(path, deep)
 
 
 def _check_tier(path: str | os.PathLike[str], deep: bool) -> StoredReport:
@@ -146,6 +152,13 @@ def _check_prompt_cache(path: str | os.PathLike[str], deep: bool) -> StoredRepor
     return report
 
 
+def _check_published(path: str | os.PathLike[str], deep: bool) -> StoredReport:
+    found = examine(path, deep=deep)
+    return StoredReport(
+        path=os.fsdecode(path), kind="published prompt cache", version=SCHEMA, **asdict(found)
+    )
+
+
 def collect_stored(path: str | os.PathLike[str], max_bytes: int | None = None) -> Collected:
     """Remove what nobody needs. A writer is never disturbed.
 
@@ -154,7 +167,7 @@ def collect_stored(path: str | os.PathLike[str], max_bytes: int | None = None) -
 
     Raises:
         NotFoundError: it is neither.
-        InvalidArgumentError: it is being written.
+        InvalidArgumentError: it is being written, or another program's prompt cache.
         CorruptionError: its marker, or ``CURRENT``, is damaged; nothing was removed.
         UnsupportedError: it is of another version; nothing was removed.
         KVCacheIOError: the system refused.
@@ -162,6 +175,8 @@ def collect_stored(path: str | os.PathLike[str], max_bytes: int | None = None) -
     kind = kind_of(path)
     if kind is None:
         raise NotFoundError(f"{os.fsdecode(path)}: no disk tier and no prompt cache")
+    if kind == "published prompt cache":
+        raise InvalidArgumentError(f"{os.fsdecode(path)}: another program's; it is only read here")
     if kind == "disk tier":
         done = _core.collect_disk_tier(as_path(path), max_bytes)
         return Collected(
