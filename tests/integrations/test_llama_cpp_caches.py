@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,21 @@ def test_only_the_bytes_that_the_state_says_are_kept(make: Make) -> None:
     cache = make()
     cache[[1, 2]] = state([1, 2], llama_state=bytearray(b"abcdef"), llama_state_size=4)
     assert cache[[1, 2]].llama_state == b"abcd"
+
+
+def test_the_bytes_that_count_are_those_that_memory_holds() -> None:
+    long = np.random.default_rng(0).integers(0, 2, (200, 40)).tolist()
+    tracemalloc.start()
+    try:
+        cache = LlamaRAMCache("400KiB")
+        before = tracemalloc.get_traced_memory()[0]
+        for tokens in long:
+            cache[tokens] = state(tokens, size=5000)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] - before <= cache.cache_size <= 400 << 10
+    finally:
+        tracemalloc.stop()
+    assert cache.stats().evicted > 100
 
 
 def test_counters_tell_lookups_and_tokens(make: Make) -> None:

@@ -71,8 +71,14 @@ class StateFolder:
         self.capacity_bytes = capacity_bytes
 
     def used_bytes(self) -> int:
-        """Bytes of all states, complete or being written; 0 where the directory is gone."""
+        """Bytes of all states, complete or being written; 0 where the directory is gone.
+
+        Locked, so that what gives way meanwhile is not counted beside what takes its place; a
+        directory that is read-only cannot be.
+        """
         with contextlib.suppress(FileNotFoundError), self._open() as folder:
+            with contextlib.suppress(OSError), self._locked(folder):
+                return sum(file.bytes for file in self._files(folder))
             return sum(file.bytes for file in self._files(folder))
         return 0
 
@@ -195,15 +201,15 @@ class StateFolder:
         return evicted, used
 
     def _files(self, folder: int) -> list[_File]:
-        found = []
+        found = {}  # by inode: one that is renamed meanwhile may be listed by both names
         with os.scandir(folder) as entries:
             for each in entries:
                 if _STATE.fullmatch(each.name) or _PART.fullmatch(each.name):
                     with contextlib.suppress(FileNotFoundError):
                         info = each.stat(follow_symlinks=False)
                         if stat.S_ISREG(info.st_mode):
-                            found.append(_File(each.name, info.st_size, info.st_mtime_ns))
-        return found
+                            found[info.st_ino] = _File(each.name, info.st_size, info.st_mtime_ns)
+        return list(found.values())
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int]:
