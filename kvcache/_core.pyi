@@ -621,6 +621,7 @@ class Cache:
         media: _Media,
         *,
         replace: bool,
+        durable: bool,
     ) -> int: ...
     def load(
         self,

@@ -276,6 +276,7 @@ class Cache:
         salt: bytes | str = b"",
         media: Iterable[Media] = (),
         replace: bool = False,
+        durable: bool = True,
     ) -> int:
         """Write the longest usable prefix of ``tokens`` to disk, with all that resuming it needs.
 
@@ -291,6 +292,9 @@ class Cache:
             salt: as in `open`; `load` must name the same. Only a digest is stored.
             media: as in `open`; `load` must name the same.
             replace: let a prompt cache that is there already give way, in one step.
+            durable: it is on the disk when this returns. Without, a process that is killed still
+                leaves the old or the new one; after a power cut `load` may find neither whole, and
+                refuses what it finds.
 
         Returns:
             Positions written, at most ``len(tokens)``.
@@ -306,6 +310,7 @@ class Cache:
             as_tokens(tokens),
             *as_space(namespace, adapter, salt, media),
             replace=bool(replace),
+            durable=bool(durable),
         )
 
     def load(

@@ -168,16 +168,16 @@ void bind_cache(py::module_& m) {
       .def(
           "save",
           [](Cache& cache, const py::bytes& path, const Tokens& tokens, const std::string& name,
-             const std::string& adapter, const std::string& salt, const Media& media,
-             bool replace) {
+             const std::string& adapter, const std::string& salt, const Media& media, bool replace,
+             bool durable) {
             const auto span = token_span(tokens);
             const std::string where = path;
             const ReleaseGil nogil;
             return unwrap(cache.save(where, span, {name, adapter, salt, media_of(media)},
-                                     {.replace = replace}));
+                                     {replace, durable}));
           },
           py::arg("path"), py::arg("tokens"), py::arg("name"), py::arg("adapter"), py::arg("salt"),
-          py::arg("media"), py::kw_only(), py::arg("replace"))
+          py::arg("media"), py::kw_only(), py::arg("replace"), py::arg("durable"))
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
               const std::string& adapter, const std::string& salt, const Media& media,

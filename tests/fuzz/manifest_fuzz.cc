@@ -14,7 +14,7 @@ std::string valid_manifest() {
   manifest.space = "sha256:00";
   manifest.prefix_sha256 = "00";
   manifest.shape = {.tokens = 20, .starts = {0, 12}, .sinks = {0, 4}, .snapshots = {19, 20}};
-  manifest.shards = {{.file = "tokens.safetensors", .bytes = 160, .crc = 1}};
+  manifest.shards = {{.file = "state.safetensors", .bytes = 160, .crc = 1}};
   return write_manifest(kvcache::fuzz::plan(), manifest);
 }
 

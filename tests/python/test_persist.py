@@ -247,26 +247,19 @@ def test_other_tools_read_the_shards(tmp_path: Path) -> None:
     tokens = prompt(22)
     saved(tmp_path / "p", "hybrid with windows")
     folder = generation(tmp_path / "p")
-    names = sorted(file.name for file in folder.glob("*.safetensors"))
-    assert names == [
-        "layer-00000.safetensors",
-        "layer-00001.safetensors",
-        "layer-00002.safetensors",
-        "tokens.safetensors",
-    ]
-    read = {name: numpy_tools.load_file(folder / name) for name in names}
-    assert np.array_equal(read["tokens.safetensors"]["tokens"], tokens)
-    layer = read["layer-00001.safetensors"]
-    assert layer["layers.1.attention.keys"].shape == (22, 2, 8)
-    assert layer["layers.1.attention.keys"].dtype == np.int8
-    assert layer["layers.1.attention.keys.scales"].shape == (22, 2)
+    assert [file.name for file in folder.glob("*.safetensors")] == ["state.safetensors"]
+    read = numpy_tools.load_file(folder / "state.safetensors")
+    assert np.array_equal(read["tokens"], tokens)
+    assert read["layers.1.attention.keys"].shape == (22, 2, 8)
+    assert read["layers.1.attention.keys"].dtype == np.int8
+    assert read["layers.1.attention.keys.scales"].shape == (22, 2)
     fresh = make_cache("hybrid with windows")
     fresh.load(tmp_path / "p")
     with fresh.open(np.append(tokens, 5)) as sequence:
         keys, values = sequence.read(2, 0, 22)
-        assert np.array_equal(read["layer-00002.safetensors"]["layers.2.attention.keys"], keys)
-        assert np.array_equal(read["layer-00002.safetensors"]["layers.2.attention.values"], values)
-        state = read["layer-00000.safetensors"]["layers.0.state.recurrent"]
+        assert np.array_equal(read["layers.2.attention.keys"], keys)
+        assert np.array_equal(read["layers.2.attention.values"], values)
+        state = read["layers.0.state.recurrent"]
         assert state.shape == (2, 2, 3, 4)  # at 21 and at 22
         assert np.array_equal(state[1], sequence.state(0, "state.recurrent"))
 
@@ -275,7 +268,7 @@ def test_the_manifest_says_what_is_stored(tmp_path: Path) -> None:
     saved(tmp_path / "p", "hybrid with windows")
     found = manifest(tmp_path / "p")
     assert found["format"] == "kvcache-prompt-cache"
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert found["fingerprint"] == make_cache("hybrid with windows").plan.fingerprint
     assert found["tokens"] == 22
     assert found["prefix_sha256"] == hashlib.sha256(prompt(22).tobytes()).hexdigest()
@@ -414,16 +407,27 @@ def test_readers_see_one_generation_or_the_other_while_it_is_replaced(tmp_path: 
 
 # ---- For ever -------------------------------------------------------------------------------
 
-GOLDEN = ROOT / "tests" / "golden" / "v1"
+GOLDEN = ROOT / "tests" / "golden"
 
 
 @pytest.mark.parametrize("model", ["hybrid with windows", "mla"])
-def test_files_of_version_1_are_read_for_ever(model: str) -> None:
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_files_of_every_version_are_read_for_ever(model: str, version: str) -> None:
     for block_tokens in (4, 16):
         cache = make_cache(model, block_tokens=block_tokens)
-        assert cache.load(GOLDEN / model.replace(" ", "-")) == 37
+        assert cache.load(GOLDEN / version / model.replace(" ", "-")) == 37
         assert check(cache, np.append(prompt(37), 5)) == 37
         assert check(cache, prompt(37)) == 36
+
+
+def test_what_is_saved_without_waiting_for_the_disk_is_the_same(tmp_path: Path) -> None:
+    cache = make_cache("hybrid")
+    fill(cache, prompt(22))
+    for replace in (False, True):
+        assert cache.save(tmp_path / "p", prompt(22), replace=replace, durable=False) == 22
+        fresh = make_cache("hybrid")
+        assert fresh.load(tmp_path / "p") == 22
+        assert check(fresh, np.append(prompt(22), 5)) == 22
 
 
 def test_component_names_that_files_cannot_tell_apart_are_unsupported(tmp_path: Path) -> None:

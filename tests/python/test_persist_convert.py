@@ -142,7 +142,7 @@ def test_rows_that_int8_cannot_hold_are_refused_and_nothing_is_kept(tmp_path: Pa
     rows[1][13, 1, 2] = np.inf
     written(stored_as(attention(0), "f16"), tokens, rows).save(tmp_path / "p", tokens)
     fresh = make_cache(stored_as(attention(0), "int8"))
-    with pytest.raises(NonFiniteError, match=r"layer-00000.*attention\.values.*row 27:"):
+    with pytest.raises(NonFiniteError, match=r"state.safetensors.*attention\.values.*row 27:"):
         fresh.load(tmp_path / "p", convert=True)
     assert fresh.stats().pages == 0
     assert fresh.stats().used_bytes == 0
@@ -153,11 +153,11 @@ def test_damage_is_found_before_anything_is_converted(tmp_path: Path) -> None:
     cache = make_cache(stored_as(attention(0), "int8"))
     fill(cache, tokens)
     cache.save(tmp_path / "p", tokens)
-    shard = next((tmp_path / "p").rglob("layer-00000.safetensors"))
+    shard = next((tmp_path / "p").rglob("state.safetensors"))
     data = bytearray(shard.read_bytes())
     data[-100] ^= 1
     shard.write_bytes(data)
     fresh = make_cache(stored_as(attention(0), "f16"))
-    with pytest.raises(CorruptionError, match=r"layer-00000\.safetensors"):
+    with pytest.raises(CorruptionError, match=r"state\.safetensors"):
         fresh.load(tmp_path / "p", convert=True)
     assert fresh.stats().pages == 0

@@ -107,24 +107,35 @@ def test_a_missing_or_swapped_file_is_corruption_and_named(
         assert file.name in refused(witness, tmp_path / "p")
         file.rmdir()
         away.rename(file)
-    # Layers 0 and 2 have equal arrays under other names; layer 0 of another prompt has all equal.
-    saved(tmp_path / "q")
+    # The state of another prompt has arrays of the same names and shapes.
     cache = make_cache("hybrid")
     fill(cache, prompt(22, seed=5))
     cache.save(tmp_path / "other", prompt(22, seed=5))
-    for name in ("layer-00000.safetensors", "tokens.safetensors", "manifest.json"):
+    for name in ("state.safetensors", "manifest.json"):
         mine, other = generation(tmp_path / "p") / name, generation(tmp_path / "other") / name
         whole = mine.read_bytes()
         shutil.copy(other, mine)
         assert name in refused(witness, tmp_path / "p")
         mine.write_bytes(whole)
-    first, second = (generation(tmp_path / "p") / f"layer-0000{i}.safetensors" for i in (0, 2))
-    whole = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    assert first.name in refused(witness, tmp_path / "p")
-    first.write_bytes(whole)
     shutil.rmtree(generation(tmp_path / "p"))
     assert "missing" in refused(witness, tmp_path / "p")
+
+
+def test_damage_is_found_before_anything_is_evicted_for_it(tmp_path: Path) -> None:
+    tokens = prompt(600)
+    saved(tmp_path / "p", "hybrid", 600, memory="512KiB")
+    put_byte(generation(tmp_path / "p") / "state.safetensors", 30_000, 77)
+    small = make_cache("hybrid", memory="512KiB")
+    for seed in range(1, 30):
+        fill(small, prompt(600, seed=seed))
+    before = small.stats()
+    assert before.evicted_blocks > 0
+    with pytest.raises(CorruptionError, match="checksum"):
+        small.load(tmp_path / "p")
+    after = small.stats()
+    assert after.evicted_blocks == before.evicted_blocks
+    assert after.used_bytes == before.used_bytes
+    assert check(small, tokens) < 599
 
 
 def test_links_pipes_and_paths_that_lead_away_are_refused(
@@ -182,8 +193,8 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "huge shard": lambda m: m["shards"][0].update(bytes=2**60),
     "escaping shard": lambda m: m["shards"][0].update(file="../../CURRENT"),
     "absolute shard": lambda m: m["shards"][0].update(file="/etc/passwd"),
-    "wrong checksum": lambda m: m["shards"][1].update(crc32c=1),
-    "checksum beyond 32 bits": lambda m: m["shards"][1].update(crc32c=2**32),
+    "wrong checksum": lambda m: m["shards"][0].update(crc32c=1),
+    "checksum beyond 32 bits": lambda m: m["shards"][0].update(crc32c=2**32),
     "other tokens": lambda m: m.update(prefix_sha256="0" * 64),
     "shards as text": lambda m: m.update(shards="x"),
     "shards of text": lambda m: m.update(shards=["x"] * 4),
@@ -242,7 +253,7 @@ def test_a_huge_manifest_and_a_huge_header_are_refused_at_once(
     os.truncate(path, 2**30)
     assert "1073741824 bytes" in refused(witness, tmp_path / "p")
     path.write_bytes(whole)
-    shard = generation(tmp_path / "p") / "layer-00001.safetensors"
+    shard = generation(tmp_path / "p") / "state.safetensors"
     whole = shard.read_bytes()
     for length in (0, 2**20 + 1, 2**60, 2**64 - 1, len(whole)):
         shard.write_bytes(length.to_bytes(8, "little") + whole[8:])
@@ -250,8 +261,8 @@ def test_a_huge_manifest_and_a_huge_header_are_refused_at_once(
 
 
 def test_a_later_format_is_unsupported(tmp_path: Path, witness: tuple[Any, Any]) -> None:
-    rewrite(saved(tmp_path / "p"), lambda found: found.update(version=2, tokens="?"))
-    assert "version 2" in refused(witness, tmp_path / "p", UnsupportedError)
+    rewrite(saved(tmp_path / "p"), lambda found: found.update(version=3, tokens="?"))
+    assert "version 3" in refused(witness, tmp_path / "p", UnsupportedError)
     rewrite(saved(tmp_path / "q"), lambda found: found.update(format="other"))
     refused(witness, tmp_path / "q", UnsupportedError)
 
@@ -327,7 +338,7 @@ def test_no_descriptor_left_is_an_io_error_and_changes_nothing(
         with contextlib.suppress(OSError):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))
-        for free in range(6):  # of the seven that a load needs
+        for free in range(4):  # a load needs as many
             assert "Too many open files" in refused(witness, tmp_path / "p", KVCacheIOError), free
             os.close(held.pop())
     finally:

@@ -117,7 +117,7 @@ class TestPassThrough:
         assert f'"storage": "{dtype.value}"' in manifest
         other = DType.F32 if dtype is not DType.F32 else DType.BF16
         assert make_cache(other).plan.fingerprint != cache.plan.fingerprint
-        with pytest.raises(UnsupportedError, match="another model or storage format"):
+        with pytest.raises(UnsupportedError, match="rows are stored as"):
             make_cache(other).load(tmp_path / "saved")
 
 

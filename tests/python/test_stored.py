@@ -103,12 +103,12 @@ def test_a_prompt_cache_is_described_and_verified(tmp_path: Path, run: Run) -> N
     assert found["tokens"] == 22
     assert found["snapshots"] == [21, 22]
     assert run("verify", path)[0] == 0
-    shard = generation(path) / "tokens.safetensors"
+    shard = generation(path) / "state.safetensors"
     put_byte(shard, shard.stat().st_size - 1, 77)
     assert run("inspect", path)[0] == 0
     code, out, _ = run("verify", path)
     assert code == 1
-    assert "tokens.safetensors" in out
+    assert "state.safetensors" in out
     shard.unlink()
     assert run("verify", path)[0] == 1
 

@@ -31,6 +31,7 @@
 #include "kvcache/pages.h"
 #include "kvcache/placement.h"
 #include "kvcache/prefix_space.h"
+#include "kvcache/prompt_cache.h"
 #include "kvcache/request.h"
 #include "kvcache/reservation.h"
 #include "kvcache/sequence.h"
@@ -72,16 +73,6 @@ struct EraseFilter {
   // What a tenant is charged for. Its prefixes that others continue, or resume inside, stay and are
   // nobody's from then on; of others', its snapshots go.
   std::optional<std::string> tenant = {};
-};
-
-struct SaveOptions {
-  bool replace = false;  // a prompt cache that is there already
-};
-
-struct LoadOptions {
-  std::optional<std::uint64_t> ttl_ms = {};  // as in OpenOptions
-  std::string tenant = {};                   // charged for what is added
-  bool convert = false;  // rows that are stored in another format than the plan's
 };
 
 struct CacheStats {

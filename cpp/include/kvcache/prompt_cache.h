@@ -1,15 +1,29 @@
-// Prompt caches on disk as tools see them: what is in a directory that Cache::save() wrote, and
-// whether its bytes are right, without the model.
+// Prompt caches on disk: how Cache::save() and Cache::load() take them, and what tools see of them
+// without the model: what is in a directory, and whether its bytes are right.
 // Thread safety: values; functions are thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kvcache/status.h"
 
 namespace kvcache {
+
+struct SaveOptions {
+  bool replace = false;  // a prompt cache that is there already
+  // It is on the disk when save() returns. Otherwise a process that is killed still leaves the old
+  // or the new one; after a power cut load() may find neither, and says so.
+  bool durable = true;
+};
+
+struct LoadOptions {
+  std::optional<std::uint64_t> ttl_ms = {};  // as in OpenOptions
+  std::string tenant = {};                   // charged for what is added
+  bool convert = false;  // rows that are stored in another format than the plan's
+};
 
 struct ShardReport {
   std::string file;

@@ -1,6 +1,7 @@
 // save() and load() of a cache: what is pinned, what is allocated, and when it becomes visible.
 // The files are persist's business.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/checked.h"
@@ -182,21 +183,25 @@ Status check_budget(const CacheCore& core, const PrefixShape& shape,
                                  "; raise the plan's memory");
 }
 
-// Locked. kOutOfCapacity: what was taken goes back with `pins`.
+// Locked. kOutOfCapacity: what was taken goes back with `pins`. Without `evict` only free memory is
+// taken.
 Status take_items(CacheCore& core, const PrefixShape& shape,
-                  const std::vector<FilledBlocks>& filled, HeldItems& pins) {
+                  const std::vector<FilledBlocks>& filled, bool evict, HeldItems& pins) {
+  const auto take = [&](arena::Pool& pool) {
+    return evict ? core.allocate(pool) : pool.allocate();
+  };
   const std::uint64_t blocks = ceil_div(shape.tokens, core.plan.block_tokens());
   for (std::size_t group = 0; group < filled.size(); ++group) {
     pins.pages[group].assign(blocks, kNoItem);
     for (std::uint64_t block = 0; block < filled[group].last; ++block) {
       if (block >= filled[group].sinks && block < filled[group].first) continue;
-      auto page = core.allocate(*core.pools.pages[group]);
+      auto page = take(*core.pools.pages[group]);
       if (!page) return page.status();
       pins.pages[group][block] = *page;
     }
   }
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
-    auto snapshot = core.allocate(*core.pools.snapshots);
+    auto snapshot = take(*core.pools.snapshots);
     if (!snapshot) return snapshot.status();
     pins.snapshots.push_back(*snapshot);
   }
@@ -212,6 +217,33 @@ bool is_resident(CacheCore& core, const SpaceRef& key, const persist::PromptCach
     const prefix::SnapshotRef found = core.index.find_snapshot(key, tokens, position);
     return found.position == position && found.format == SnapshotFormat::kExact;
   });
+}
+
+// Takes memory for what the files hold. What has to be evicted for it goes only once they are known
+// to be whole; where enough is free, reading checks them in the same pass. None: all is resident,
+// and was renewed, locked.
+template <typename Renew>
+Status make_room(CacheCore& core, const SpaceRef& key, const persist::PromptCacheReader& file,
+                 const std::vector<FilledBlocks>& filled, std::optional<HeldItems>& pins,
+                 const Renew& renew) {
+  for (const bool whole : {false, true}) {
+    pins.emplace(core);
+    {
+      const std::lock_guard lock(core.mutex);
+      core.tell_time({});
+      if (!is_resident(core, key, file)) {
+        if (Status status = check_budget(core, file.shape(), filled); !status) return status;
+        Status status = take_items(core, file.shape(), filled, whole, *pins);
+        if (status || whole) return status;
+      } else if (whole) {
+        renew();
+      }
+    }
+    pins.reset();
+    if (whole) break;
+    if (Status status = file.verify(); !status) return status;
+  }
+  return Status::ok();
 }
 
 }  // namespace
@@ -237,7 +269,7 @@ Result<std::uint64_t> Cache::save(const std::string& path, std::span<const std::
   }
   if (Status status =
           persist::write_prompt_cache(path, core.plan, where.digest, tokens.first(shape.tokens),
-                                      shape, bytes_of(pins), options.replace);
+                                      shape, bytes_of(pins), options);
       !status) {
     return status;
   }
@@ -265,22 +297,19 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     if (!blocks) return blocks.status();
     filled.push_back(*blocks);
   }
-  HeldItems pins(core);
-  {
-    const std::lock_guard lock(core.mutex);
-    core.tell_time({});
-    if (is_resident(core, where.ref(), *file)) {
-      const prefix::Match match = match_whole(core, where.ref(), file->tokens());
-      core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl, tenant);
-      return shape.tokens;
-    }
-    if (Status status = check_budget(core, shape, filled); !status) return status;
-    if (Status status = take_items(core, shape, filled, pins); !status) return status;
+  std::optional<HeldItems> pins;
+  const auto renew = [&] {
+    const prefix::Match match = match_whole(core, where.ref(), file->tokens());
+    core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl, tenant);
+  };
+  if (Status status = make_room(core, where.ref(), *file, filled, pins, renew); !status) {
+    return status;
   }
-  if (Status status = file->read_into(bytes_of(pins)); !status) return status;
+  if (!pins) return shape.tokens;
+  if (Status status = file->read_into(bytes_of(*pins)); !status) return status;
   std::vector<prefix::SnapshotRef> snapshots;
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
-    snapshots.push_back({shape.snapshots[i], pins.snapshots[i]});
+    snapshots.push_back({shape.snapshots[i], pins->snapshots[i]});
   }
   prefix::BlockChain chain;
   const prefix::PathNames names = path_names(core, chain, where.ref(), file->tokens(), snapshots);
@@ -289,7 +318,7 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     return Status::not_found("load: the weights have changed meanwhile, so nothing was kept");
   }
   const std::uint64_t kept =
-      core.insert(where.ref(), file->tokens(), pins.pages, snapshots, names, ttl, tenant, true);
+      core.insert(where.ref(), file->tokens(), pins->pages, snapshots, names, ttl, tenant, true);
   if (kept < shape.tokens) {
     return Status::out_of_capacity("load: the quota of tenant '", tenant, "' has no room for all ",
                                    shape.tokens, " positions; raise it with set_quota()");

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -14,8 +13,6 @@
 
 namespace kvcache::persist {
 namespace {
-
-constexpr std::size_t kBufferBytes = 1 << 20;
 
 Result<File> open_at(const File& directory, const std::string& name, int flags, bool want_file) {
   const std::string path = directory.path() + '/' + name;
@@ -44,6 +41,18 @@ Status os_error(std::string_view action, const std::string& path, int error) {
                           std::system_category().message(error));
 }
 
+std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes) {
+  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
+    bytes -= pieces.front().iov_len;
+    pieces = pieces.subspan(1);
+  }
+  if (bytes > 0) {
+    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
+    pieces.front().iov_len -= bytes;
+  }
+  return pieces;
+}
+
 // ---- File -------------------------------------------------------------------------------------
 
 File::File(File&& other) noexcept
@@ -70,27 +79,34 @@ Result<std::uint64_t> File::size() const {
 }
 
 Status File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
-  auto* to = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t got = pread(descriptor_, to, bytes, static_cast<off_t>(offset));
+  iovec piece{data, bytes};
+  return read_pieces_at(offset, {&piece, 1});
+}
+
+Status File::write(const void* data, std::size_t bytes) {
+  iovec piece{const_cast<void*>(data), bytes};
+  return write_pieces({&piece, 1});
+}
+
+Status File::read_pieces_at(std::uint64_t offset, std::span<iovec> pieces) const {
+  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
+    const ssize_t got = preadv(descriptor_, pieces.data(), static_cast<int>(pieces.size()),
+                               static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return os_error("read", path_, errno);
     if (got == 0) return Status::corruption(path_, ": cut off at byte ", offset);
-    to += got;
     offset += static_cast<std::uint64_t>(got);
-    bytes -= static_cast<std::size_t>(got);
+    pieces = drop_front(pieces, static_cast<std::size_t>(got));
   }
   return Status::ok();
 }
 
-Status File::write(const void* data, std::size_t bytes) {
-  const auto* from = static_cast<const std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t put = ::write(descriptor_, from, bytes);
+Status File::write_pieces(std::span<iovec> pieces) {
+  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
+    const ssize_t put = writev(descriptor_, pieces.data(), static_cast<int>(pieces.size()));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return os_error("write", path_, errno);
-    from += put;
-    bytes -= static_cast<std::size_t>(put);
+    pieces = drop_front(pieces, static_cast<std::size_t>(put));
   }
   return Status::ok();
 }
@@ -127,9 +143,10 @@ Status create_directory(const std::string& path) {
   return mkdir(path.c_str(), 0777) == 0 ? Status::ok() : os_error("create", path, errno);
 }
 
-Status sync_directory(const std::string& path) {
-  auto directory = open_directory(path);
-  return directory ? directory->sync() : directory.status();
+Status sync_path(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return os_error("open", path, errno);
+  return File(descriptor, path).sync();
 }
 
 Result<std::string> read_small_file(const File& directory, const std::string& name,
@@ -149,75 +166,87 @@ Result<std::string> read_small_file(const File& directory, const std::string& na
 
 // ---- Checksummed streams ----------------------------------------------------------------------
 
-ChecksumWriter::ChecksumWriter(File file) : file_(std::move(file)), buffer_(kBufferBytes) {}
+void Pieces::add(void* data, std::size_t bytes) {
+  pieces_[count_++] = {data, bytes};
+  bytes_ += bytes;
+}
+
+std::uint32_t Pieces::checksum(std::uint32_t crc) const {
+  for (const iovec& piece : std::span(pieces_).first(count_)) {
+    crc = crc32c(crc, piece.iov_base, piece.iov_len);
+  }
+  return crc;
+}
+
+std::span<iovec> Pieces::take() {
+  bytes_ = 0;
+  return std::span(pieces_).first(std::exchange(count_, 0));
+}
 
 Status ChecksumWriter::append(const void* data, std::size_t bytes) {
-  const auto* from = static_cast<const std::byte*>(data);
+  auto* from = static_cast<std::byte*>(const_cast<void*>(data));  // it is only read
   bytes_ += bytes;
   while (bytes > 0) {
-    const std::size_t count = std::min(bytes, buffer_.size() - used_);
-    std::memcpy(buffer_.data() + used_, from, count);
-    used_ += count;
+    const std::size_t count = std::min(bytes, Pieces::kEnough);
+    pieces_.add(from, count);
     from += count;
     bytes -= count;
-    if (used_ < buffer_.size()) continue;
+    if (!pieces_.is_full()) continue;
     if (Status status = flush(); !status) return status;
   }
   return Status::ok();
 }
 
 Status ChecksumWriter::flush() {
-  crc_ = crc32c(crc_, buffer_.data(), used_);
-  return file_.write(buffer_.data(), std::exchange(used_, 0));
+  crc_ = pieces_.checksum(crc_);
+  return file_.write_pieces(pieces_.take());
 }
 
-Status ChecksumWriter::finish() {
-  if (Status status = flush(); !status) return status;
-  return file_.sync();
+Status ChecksumReader::read_later(void* data, std::size_t bytes) {
+  auto* to = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const std::size_t count = std::min(bytes, Pieces::kEnough);
+    pieces_.add(to, count);
+    to += count;
+    bytes -= count;
+    if (!pieces_.is_full()) continue;
+    if (Status status = flush(); !status) return status;
+  }
+  return Status::ok();
 }
 
-ChecksumReader::ChecksumReader(const File& file, std::uint64_t bytes)
-    : file_(file),
-      total_(bytes),
-      buffer_(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, kBufferBytes))) {}
-
-Status ChecksumReader::fill() {
-  if (next_ == total_) return Status::corruption(file_.path(), ": cut off at byte ", next_);
-  from_ = 0;
-  until_ = static_cast<std::size_t>(std::min<std::uint64_t>(buffer_.size(), total_ - next_));
-  if (Status status = file_.read_at(next_, buffer_.data(), until_); !status) return status;
-  crc_ = crc32c(crc_, buffer_.data(), until_);
-  next_ += until_;
+Status ChecksumReader::flush() {
+  const std::uint64_t bytes = pieces_.bytes();
+  if (bytes > total_ - next_) {
+    return Status::corruption(file_.path(), ": cut off at byte ", total_);
+  }
+  // Reading uses the pieces up.
+  Pieces read = pieces_;
+  if (Status status = file_.read_pieces_at(next_, pieces_.take()); !status) return status;
+  crc_ = read.checksum(crc_);
+  next_ += bytes;
   return Status::ok();
 }
 
 Status ChecksumReader::read(void* data, std::size_t bytes) {
-  auto* to = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    if (from_ == until_) {
-      if (Status status = fill(); !status) return status;
-    }
-    const std::size_t count = std::min(bytes, until_ - from_);
-    std::memcpy(to, buffer_.data() + from_, count);
-    from_ += count;
-    to += count;
-    bytes -= count;
-  }
-  return Status::ok();
+  if (Status status = read_later(data, bytes); !status) return status;
+  return flush();
 }
 
 Status ChecksumReader::skip(std::uint64_t bytes) {
+  skipped_.resize(
+      std::min<std::uint64_t>(std::max<std::uint64_t>(bytes, skipped_.size()), Pieces::kEnough));
   while (bytes > 0) {
-    if (from_ == until_) {
-      if (Status status = fill(); !status) return status;
-    }
-    const auto count = std::min<std::uint64_t>(bytes, until_ - from_);
-    from_ += static_cast<std::size_t>(count);
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, skipped_.size()));
+    if (Status status = read(skipped_.data(), count); !status) return status;
     bytes -= count;
   }
   return Status::ok();
 }
 
-Status ChecksumReader::skip_rest() { return skip(total_ - next_ + (until_ - from_)); }
+Status ChecksumReader::skip_rest() {
+  if (Status status = flush(); !status) return status;
+  return skip(total_ - next_);
+}
 
 }  // namespace kvcache::persist

@@ -3,10 +3,15 @@
 // Thread safety: thread-compatible.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -15,6 +20,10 @@ namespace kvcache::persist {
 
 // kIoError for errno `error`.
 Status os_error(std::string_view action, const std::string& path, int error);
+
+// What is left of pieces of memory when so many bytes of them are done. Leaves out empty ones in
+// front.
+std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes);
 
 // An open descriptor and the path it came from.
 class File {
@@ -33,6 +42,10 @@ class File {
   // kCorruption: the file ends before.
   Status read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   Status write(const void* data, std::size_t bytes);
+  // Reads or writes pieces of memory one behind another; they are used up. At `offset`, or where
+  // writing has come to.
+  Status read_pieces_at(std::uint64_t offset, std::span<iovec> pieces) const;
+  Status write_pieces(std::span<iovec> pieces);
   Status sync() const;
 
  private:
@@ -50,18 +63,38 @@ Result<File> open_file_at(const File& directory, const std::string& name);
 // New, empty, for writing. kIoError: it exists.
 Result<File> create_file(const std::string& path);
 Status create_directory(const std::string& path);
-Status sync_directory(const std::string& path);
+Status sync_path(const std::string& path);  // a file or a directory
 
 // A whole file of at most `max_bytes`. kCorruption: it is larger.
 Result<std::string> read_small_file(const File& directory, const std::string& name,
                                     std::uint64_t max_bytes);
 
-// Writes through one buffer and checksums what passes.
+// Pieces of memory that are moved in one call.
+class Pieces {
+ public:
+  // So much that its checksum finds it in the processor's cache.
+  static constexpr std::size_t kEnough = 256 << 10;
+
+  bool is_full() const { return count_ == pieces_.size() || bytes_ >= kEnough; }
+  bool is_empty() const { return count_ == 0; }
+  std::uint64_t bytes() const { return bytes_; }
+  void add(void* data, std::size_t bytes);
+  std::uint32_t checksum(std::uint32_t crc) const;  // of them, behind what `crc` is of
+  // For one call, which uses them up.
+  std::span<iovec> take();
+
+ private:
+  std::array<iovec, 128> pieces_;
+  std::size_t count_ = 0;
+  std::uint64_t bytes_ = 0;
+};
+
+// Writes a file, and checksums it. What is appended stays where it is until finish().
 class ChecksumWriter {
  public:
-  explicit ChecksumWriter(File file);
+  explicit ChecksumWriter(File file) : file_(std::move(file)) {}
   Status append(const void* data, std::size_t bytes);
-  Status finish();  // written and synchronised
+  Status finish() { return flush(); }
   std::uint64_t bytes() const { return bytes_; }
   std::uint32_t crc() const { return crc_; }
 
@@ -69,30 +102,30 @@ class ChecksumWriter {
   Status flush();
 
   File file_;
-  std::vector<std::byte> buffer_;
-  std::size_t used_ = 0;
+  Pieces pieces_;
   std::uint64_t bytes_ = 0;
   std::uint32_t crc_ = 0;
 };
 
-// Reads a file from its beginning through one buffer and checksums what passes.
+// Reads a file from its beginning, and checksums it.
 class ChecksumReader {
  public:
-  ChecksumReader(const File& file, std::uint64_t bytes);
+  ChecksumReader(const File& file, std::uint64_t bytes) : file_(file), total_(bytes) {}
   Status read(void* data, std::size_t bytes);
+  // The same, but `data` may be filled only when another call returns.
+  Status read_later(void* data, std::size_t bytes);
   Status skip(std::uint64_t bytes);  // reads and forgets
   Status skip_rest();                // all that is left
   std::uint32_t crc() const { return crc_; }
 
  private:
-  Status fill();
+  Status flush();
 
   const File& file_;
   const std::uint64_t total_;
-  std::vector<std::byte> buffer_;
-  std::size_t from_ = 0;
-  std::size_t until_ = 0;
-  std::uint64_t next_ = 0;  // file offset of the next fill
+  Pieces pieces_;
+  std::vector<std::byte> skipped_;
+  std::uint64_t next_ = 0;  // file offset of the pieces
   std::uint32_t crc_ = 0;
 };
 

@@ -10,7 +10,6 @@ namespace kvcache::persist {
 namespace {
 
 constexpr std::string_view kFormat = "kvcache-prompt-cache";
-constexpr std::uint64_t kVersion = 1;
 
 std::string_view storage_name(DType dtype) {
   return dtype == DType::kI8 ? "int8-per-token-head-f32-scale-v1" : dtype_name(dtype);
@@ -69,9 +68,10 @@ Result<const StatePlan*> check_identity(Members& members, const std::string& pat
   const std::string format = members.text("format");
   const std::uint64_t version = members.number("version");
   if (!members.status()) return members.status();
-  if (format != kFormat || version != kVersion) {
+  if (format != kFormat || version < 1 || version > kPromptCacheVersion) {
     return Status::unsupported(path, ": format ", format, " version ", version,
-                               ", this build reads ", kFormat, " version ", kVersion);
+                               ", this build reads ", kFormat, " up to version ",
+                               kPromptCacheVersion);
   }
   const std::string fingerprint = members.text("fingerprint");
   const std::string saved_space = members.text("space");
@@ -175,7 +175,7 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest) {
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
   std::string out = "{\n  \"format\": ";
   json::append_string(out, kFormat);
-  out += ",\n  \"version\": " + number(kVersion) + ",\n  \"fingerprint\": ";
+  out += ",\n  \"version\": " + number(manifest.version) + ",\n  \"fingerprint\": ";
   json::append_string(out, plan.fingerprint());
   out += ",\n  \"space\": ";
   json::append_string(out, manifest.space);
@@ -216,6 +216,7 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& path,
   const StatePlan& plan = **identity;
   Manifest manifest;
   manifest.plan = &plan;
+  manifest.version = members.number("version");
   manifest.space = space;
   manifest.shape.tokens = members.number("tokens");
   manifest.prefix_sha256 = members.text("prefix_sha256");

@@ -31,8 +31,9 @@ struct ReadingPlans {
 
 struct Manifest {
   const StatePlan* plan = nullptr;  // one of the ReadingPlans
-  std::string space;                // digest of the prefix space
-  std::string prefix_sha256;        // of the tokens as little-endian int32
+  std::uint64_t version = kPromptCacheVersion;
+  std::string space;          // digest of the prefix space
+  std::string prefix_sha256;  // of the tokens as little-endian int32
   PrefixShape shape;
   std::vector<ShardEntry> shards;
 };

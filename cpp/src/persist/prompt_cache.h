@@ -10,10 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/prompt_cache.h"
 #include "kvcache/state_plan.h"
 #include "kvcache/status.h"
 
 namespace kvcache::persist {
+
+// Of the format: what is written; all from 1 on are read.
+inline constexpr std::uint64_t kPromptCacheVersion = 2;
 
 // Most tokens of a saved prefix.
 inline constexpr std::uint64_t kMaxTokens = 1 << 28;
@@ -42,10 +46,10 @@ bool covers(const PrefixShape& shape, std::size_t index, const Group& group, std
 // nothing. kIoError: the system refused. In every case what was at `path` is as before.
 Status write_prompt_cache(const std::string& path, const StatePlan& plan, const std::string& space,
                           std::span<const std::int32_t> tokens, const PrefixShape& shape,
-                          const PrefixBytes& bytes, bool replace);
+                          const PrefixBytes& bytes, const SaveOptions& options);
 
-// A directory whose every byte has been checked. Holds its files open, so that a later replacement
-// takes nothing away.
+// A directory of which all has been checked but the checksums of the state. Holds its files open,
+// so that a later replacement takes nothing away.
 class PromptCacheReader {
  public:
   // kCorruption: damage, naming the file. kUnsupported: another format version, model or prefix
@@ -57,8 +61,11 @@ class PromptCacheReader {
 
   const std::vector<std::int32_t>& tokens() const;
   const PrefixShape& shape() const;  // of the plan's groups
+  // Checks the checksums, without a place for the state. kCorruption.
+  Status verify() const;
   // Copies the state into pages of the plan's own block size; rows that no page takes are left
-  // out. kCorruption: a file has changed since open(). kNonFinite: of rows that become INT8.
+  // out. kCorruption: the checksum of a file is wrong; what has been copied is then no state.
+  // kNonFinite: of rows that become INT8.
   Status read_into(const PrefixBytes& destination) const;
 
  private:

@@ -17,7 +17,6 @@ using persist::json::Kind;
 using persist::json::Value;
 
 constexpr std::string_view kFormat = "kvcache-prompt-cache";
-constexpr std::uint64_t kVersion = 1;
 
 const Value* member(const Value& object, std::string_view key, Kind kind) {
   const Value* value = object.find(key);
@@ -67,9 +66,10 @@ Status read_manifest(const Value& manifest, const std::string& path, PromptCache
   if (format == nullptr || version == nullptr || format->text != kFormat) {
     return Status::corruption(path, ": not the manifest of a prompt cache");
   }
-  if (version->number != kVersion) {
-    return Status::unsupported(path, ": format version ", version->number, ", this library reads ",
-                               kVersion);
+  if (version->number < 1 || version->number > persist::kPromptCacheVersion) {
+    return Status::unsupported(path, ": format version ", version->number,
+                               ", this library reads versions up to ",
+                               persist::kPromptCacheVersion);
   }
   report.version = version->number;
   if (const Value* text = member(manifest, "fingerprint", Kind::kString)) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/sha256.h"
@@ -75,7 +76,7 @@ Result<OpenGeneration> open_generation(const File& root, const std::string& name
   if (manifest->shape.tokens > kMaxTokens) {
     return Status::corruption(path, ": tokens: ", manifest->shape.tokens, ", at most ", kMaxTokens);
   }
-  const auto specs = shard_specs(*manifest->plan, manifest->shape);
+  const auto specs = shard_specs(*manifest->plan, manifest->shape, manifest->version);
   if (!specs) return specs.status();
   if (specs->size() != manifest->shards.size()) {
     return Status::corruption(path, ": shards: ", manifest->shards.size(), " files, expected ",
@@ -113,7 +114,7 @@ Result<OpenGeneration> open_current(const std::string& path, const ReadingPlans&
   }
 }
 
-Status verify(const OpenShard& shard) {
+Status check_bytes(const OpenShard& shard) {
   ChecksumReader reader(shard.file, shard.entry.bytes);
   if (Status status = reader.skip_rest(); !status) return status;
   return reader.crc() == shard.entry.crc ? Status::ok() : wrong_checksum(shard);
@@ -123,11 +124,12 @@ Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& de
   ChecksumReader reader(shard.file, shard.entry.bytes);
   if (Status status = reader.skip(shard.payload_offset); !status) return status;
   for (const ArraySpec& array : shard.spec.arrays) {
-    if (array.source == ArraySpec::Source::kTokens) continue;
     Status status;
-    if (array.source == ArraySpec::Source::kFixed) {
+    if (array.source == ArraySpec::Source::kTokens) {
+      status = reader.skip(array.bytes);
+    } else if (array.source == ArraySpec::Source::kFixed) {
       for (std::byte* snapshot : destination.snapshots) {
-        status = reader.read(snapshot + array.fixed->offset, array.fixed->bytes);
+        status = reader.read_later(snapshot + array.fixed->offset, array.fixed->bytes);
         if (!status) return status;
       }
     } else {
@@ -139,7 +141,6 @@ Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& de
     if (!status) return status;
   }
   if (Status status = reader.skip_rest(); !status) return status;
-  // Checked when it was opened; the same again, since these are the bytes that are used.
   return reader.crc() == shard.entry.crc ? Status::ok() : wrong_checksum(shard);
 }
 
@@ -166,14 +167,15 @@ Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const
   if (!others) return others.status();
   auto generation = open_current(path, {plan, *others, convert}, space);
   if (!generation) return generation.status();
-  for (const OpenShard& shard : generation->shards) {
-    if (Status status = verify(shard); !status) return status;
-  }
   const Manifest& manifest = generation->manifest;
   const OpenShard& first = generation->shards.front();
+  const auto& arrays = first.spec.arrays;
+  const auto stored = std::find_if(arrays.begin(), arrays.end(), [](const ArraySpec& array) {
+    return array.source == ArraySpec::Source::kTokens;
+  });
   std::vector<std::int32_t> tokens(manifest.shape.tokens);
-  if (Status status = first.file.read_at(first.payload_offset, tokens.data(),
-                                         tokens.size() * sizeof(std::int32_t));
+  if (Status status =
+          first.file.read_at(first.payload_offset + stored->offset, tokens.data(), stored->bytes);
       !status) {
     return status;
   }
@@ -188,6 +190,13 @@ Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const
 
 const std::vector<std::int32_t>& PromptCacheReader::tokens() const { return impl_->tokens; }
 const PrefixShape& PromptCacheReader::shape() const { return impl_->shape; }
+
+Status PromptCacheReader::verify() const {
+  for (const OpenShard& shard : impl_->generation.shards) {
+    if (Status status = check_bytes(shard); !status) return status;
+  }
+  return Status::ok();
+}
 
 Status PromptCacheReader::read_into(const PrefixBytes& destination) const {
   const Manifest& manifest = impl_->generation.manifest;

@@ -92,9 +92,25 @@ Result<Destination> check_destination(const std::string& path, bool replace) {
 
 Status write_text(const std::string& path, const std::string& text) {
   auto file = create_file(path);
-  if (!file) return file.status();
-  if (Status status = file->write(text.data(), text.size()); !status) return status;
-  return file->sync();
+  return file ? file->write(text.data(), text.size()) : file.status();
+}
+
+struct Prefix {
+  const StatePlan& plan;
+  std::span<const std::int32_t> tokens;
+  const PrefixShape& shape;
+  const PrefixBytes& bytes;
+  bool durable = true;
+};
+
+// Files first: what a directory names is whole. All is written before anything is synchronised, so
+// that most of it is one transaction of the file system.
+Status sync_all(const Prefix& prefix, const std::vector<std::string>& paths) {
+  if (!prefix.durable) return Status::ok();
+  for (const std::string& path : paths) {
+    if (Status status = sync_path(path); !status) return status;
+  }
+  return Status::ok();
 }
 
 Status rename_path(const std::string& from, const std::string& to) {
@@ -114,13 +130,6 @@ Status rename_new(const std::string& from, const std::string& to) {
   // A file system without the flag: a plain rename still refuses all but an empty directory.
   return rename_path(from, to);
 }
-
-struct Prefix {
-  const StatePlan& plan;
-  std::span<const std::int32_t> tokens;
-  const PrefixShape& shape;
-  const PrefixBytes& bytes;
-};
 
 Result<ShardEntry> write_shard(const std::string& directory, const ShardSpec& shard,
                                const Prefix& prefix) {
@@ -147,7 +156,7 @@ Result<ShardEntry> write_shard(const std::string& directory, const ShardSpec& sh
   return ShardEntry{shard.file, writer.bytes(), writer.crc()};
 }
 
-// Fills `directory` and returns the name it must get.
+// Fills `directory` and returns the name it must get. Nothing is synchronised yet.
 Result<std::string> write_generation(const std::string& directory, const std::string& space,
                                      const Prefix& prefix) {
   const auto shards = shard_specs(prefix.plan, prefix.shape);
@@ -166,8 +175,12 @@ Result<std::string> write_generation(const std::string& directory, const std::st
     return Status::unsupported("save: a manifest of ", text.size(), " bytes would not be read");
   }
   if (Status status = write_text(directory + '/' + kManifest, text); !status) return status;
-  if (Status status = sync_directory(directory); !status) return status;
   return generation_name(text);
+}
+
+// The files of a generation, and itself.
+std::vector<std::string> paths_of(const std::string& generation) {
+  return {generation + '/' + kStateFile, generation + '/' + kManifest, generation};
 }
 
 Status publish_new(const Destination& destination, const std::string& space, const Prefix& prefix) {
@@ -179,15 +192,16 @@ Status publish_new(const Destination& destination, const std::string& space, con
   if (Status status = create_directory(filling); !status) return status;
   const auto name = write_generation(filling, space, prefix);
   if (!name) return name.status();
-  if (Status status = rename_path(filling, generations + '/' + *name); !status) return status;
-  if (Status status = sync_directory(generations); !status) return status;
-  if (Status status = write_text(root.path() + '/' + kCurrent, *name + '\n'); !status) {
-    return status;
-  }
-  if (Status status = sync_directory(root.path()); !status) return status;
+  const std::string generation = generations + '/' + *name;
+  if (Status status = rename_path(filling, generation); !status) return status;
+  const std::string current = root.path() + '/' + kCurrent;
+  if (Status status = write_text(current, *name + '\n'); !status) return status;
+  std::vector<std::string> paths = paths_of(generation);
+  paths.insert(paths.end(), {current, generations, root.path()});
+  if (Status status = sync_all(prefix, paths); !status) return status;
   if (Status status = rename_new(root.path(), destination.path); !status) return status;
   root.moved();
-  return sync_directory(destination.parent);
+  return sync_all(prefix, {destination.parent});
 }
 
 // Best effort: the new generation is in place whatever happens here.
@@ -213,6 +227,9 @@ Status publish_replacement(const Destination& destination, const std::string& sp
   if (Status status = pointer.create(); !status) return status;
   const std::string current = pointer.path() + '/' + kCurrent;
   if (Status status = write_text(current, *name + '\n'); !status) return status;
+  std::vector<std::string> paths = paths_of(filling.path());
+  paths.push_back(current);
+  if (Status status = sync_all(prefix, paths); !status) return status;
 
   // Two replacers must not take each other's generation for the old one.
   auto root = open_directory(destination.path);
@@ -223,14 +240,14 @@ Status publish_replacement(const Destination& destination, const std::string& sp
   const std::string published = generations + '/' + *name;
   if (Status status = rename_path(filling.path(), published); !status) return status;
   filling.moved();
-  Status status = sync_directory(generations);
+  Status status = sync_all(prefix, {generations});
   if (status) status = rename_path(current, destination.path + '/' + kCurrent);
   if (!status) {
     std::error_code ignored;
     fs::remove_all(published, ignored);
     return status;
   }
-  if (status = root->sync(); !status) return status;
+  if (status = sync_all(prefix, {destination.path}); !status) return status;
   remove_other_generations(generations, *name);
   return Status::ok();
 }
@@ -239,13 +256,13 @@ Status publish_replacement(const Destination& destination, const std::string& sp
 
 Status write_prompt_cache(const std::string& path, const StatePlan& plan, const std::string& space,
                           std::span<const std::int32_t> tokens, const PrefixShape& shape,
-                          const PrefixBytes& bytes, bool replace) {
+                          const PrefixBytes& bytes, const SaveOptions& options) {
   if (tokens.size() > kMaxTokens) {
     return Status::unsupported("save: ", tokens.size(), " tokens, at most ", kMaxTokens);
   }
-  const auto destination = check_destination(path, replace);
+  const auto destination = check_destination(path, options.replace);
   if (!destination) return destination.status();
-  const Prefix prefix{plan, tokens, shape, bytes};
+  const Prefix prefix{plan, tokens, shape, bytes, options.durable};
   return destination->exists ? publish_replacement(*destination, space, prefix)
                              : publish_new(*destination, space, prefix);
 }

@@ -120,7 +120,7 @@ Status RowReader::read(const ArraySpec& array, ChecksumReader& file) {
   return for_each_page(from_, array.group, shape_, [&](const PageRange& range) {
     std::byte* page = destination_.pages[to.group][range.block];
     if (page == nullptr) return file.skip(range.count * row);
-    return file.read(page + offset + range.row * row, range.count * row);
+    return file.read_later(page + offset + range.row * row, range.count * row);
   });
 }
 

@@ -55,19 +55,6 @@ std::uint32_t checksum(std::uint32_t crc, std::span<const iovec> pieces) {
   return crc;
 }
 
-// Takes `bytes` off the front.
-std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes) {
-  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
-    bytes -= pieces.front().iov_len;
-    pieces = pieces.subspan(1);
-  }
-  if (bytes > 0) {
-    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
-    pieces.front().iov_len -= bytes;
-  }
-  return pieces;
-}
-
 Status write_pieces(System& system, int file, const std::string& path, std::span<iovec> pieces,
                     std::uint64_t& offset) {
   while (!pieces.empty()) {

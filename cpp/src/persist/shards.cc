@@ -15,6 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files hold the memory's own bytes");
 
+// Version 1 had a file for each layer, and one of tokens.
 std::string layer_file(std::int32_t layer) {
   if (layer < 0) return "shared.safetensors";
   char name[40];
@@ -76,6 +77,7 @@ Status finish(ShardSpec& shard) {
       return Status::unsupported(shard.file, ": two arrays would be called ", array.name);
     }
     if (Status status = set_bytes(array); !status) return status;
+    array.offset = shard.payload_bytes;
     const auto sum = checked_add(shard.payload_bytes, array.bytes);
     if (!sum) return Status::corruption(shard.file, ": its size does not fit 64 bits");
     shard.payload_bytes = *sum;
@@ -91,7 +93,8 @@ bool covers(const PrefixShape& shape, std::size_t index, const Group& group, std
          std::min(start, group.sink_end(tokens)) <= shape.sinks[index];
 }
 
-Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape) {
+Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape,
+                                           std::uint64_t version) {
   std::map<std::int32_t, std::vector<ArraySpec>> layers;
   for (std::size_t group = 0; group < plan.groups().size(); ++group) {
     add_group(plan, group, shape, layers);
@@ -106,16 +109,14 @@ Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixSh
     array.fixed = &fixed;
     layers[fixed.layer].push_back(std::move(array));
   }
+  const bool by_layer = version == 1;
   std::vector<ShardSpec> shards(1);
-  shards[0].file = "tokens.safetensors";
+  shards[0].file = by_layer ? "tokens.safetensors" : kStateFile;
   shards[0].arrays.resize(1);
   shards[0].arrays[0].name = "tokens";
   shards[0].arrays[0].shape = {shape.tokens};
   for (auto& [layer, arrays] : layers) {
-    if (shards.back().file != layer_file(layer)) {
-      shards.emplace_back();
-      shards.back().file = layer_file(layer);
-    }
+    if (by_layer) shards.push_back({layer_file(layer), {}, 0});
     std::move(arrays.begin(), arrays.end(), std::back_inserter(shards.back().arrays));
   }
   for (ShardSpec& shard : shards) {

@@ -22,11 +22,14 @@ struct ArraySpec {
   DType dtype = DType::kI32;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // behind the header of its file
   Source source = Source::kTokens;
   std::size_t group = 0;                  // of kRows and kScales
   const PagedComponent* paged = nullptr;  // likewise
   const FixedComponent* fixed = nullptr;  // of kFixed
 };
+
+inline constexpr char kStateFile[] = "state.safetensors";  // all there is in this version
 
 struct ShardSpec {
   std::string file;
@@ -34,9 +37,10 @@ struct ShardSpec {
   std::uint64_t payload_bytes = 0;
 };
 
-// The files of a prefix: its tokens, then one for each layer.
+// The files of a prefix in a version of the format; the tokens are in the first.
 // kCorruption: sizes that fit no file. kUnsupported: names that no file can hold.
-Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape);
+Result<std::vector<ShardSpec>> shard_specs(const StatePlan& plan, const PrefixShape& shape,
+                                           std::uint64_t version = kPromptCacheVersion);
 
 // Rows [row, row + count) of a block.
 struct PageRange {
