@@ -1,0 +1,109 @@
+// Elements and their arithmetic as kernels use them, the same on host and device: every operation
+// is one IEEE float32 operation, rounded to nearest even, and none is fused with another.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "base/host_device.h"
+#include "codec/float_bits.h"
+#include "kvcache/types.h"
+
+namespace kvcache::cuda {
+
+// The host's side relies on -ffp-contract=off.
+KVCACHE_HOST_DEVICE inline float product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+KVCACHE_HOST_DEVICE inline float sum(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+KVCACHE_HOST_DEVICE inline float quotient(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+// Stored bits of an element.
+template <DType kDType>
+using Raw =
+    std::conditional_t<kDType == DType::kF32, std::uint32_t,
+                       std::conditional_t<kDType == DType::kI8, std::int8_t, std::uint16_t>>;
+
+template <DType kDType>
+KVCACHE_HOST_DEVICE float widened(Raw<kDType> bits) {
+  if constexpr (kDType == DType::kF32) return std::bit_cast<float>(bits);
+  if constexpr (kDType == DType::kF16) return codec::f32_from_f16(bits);
+  if constexpr (kDType == DType::kBf16) return codec::f32_from_bf16(bits);
+}
+
+template <DType kDType>
+KVCACHE_HOST_DEVICE Raw<kDType> narrowed(float value) {
+  if constexpr (kDType == DType::kF32) return std::bit_cast<std::uint32_t>(value);
+  if constexpr (kDType == DType::kF16) return codec::f16_from_f32(value);
+  if constexpr (kDType == DType::kBf16) return codec::bf16_from_f32(value);
+}
+
+// Bits are kept where the types agree, those of a NaN too.
+template <DType kFrom, DType kTo>
+KVCACHE_HOST_DEVICE Raw<kTo> converted(Raw<kFrom> bits) {
+  if constexpr (kFrom == kTo) {
+    return bits;
+  } else {
+    return narrowed<kTo>(widened<kFrom>(bits));
+  }
+}
+
+// ---- Four at a time ---------------------------------------------------------------------------
+
+inline constexpr std::uint32_t kQuad = 4;
+
+template <typename T>
+struct alignas(kQuad * sizeof(T)) Quad {
+  T at[kQuad] = {};
+};
+
+// The first `count` elements of a quad. `whole`: all four are one aligned access.
+// REQUIRES: `at` is aligned to an element, and to four of them where `whole`.
+template <typename T>
+KVCACHE_HOST_DEVICE Quad<T> load_quad(const char* at, std::uint32_t count, bool whole) {
+  Quad<T> quad;
+  if (whole) {
+    std::memcpy(&quad, __builtin_assume_aligned(at, sizeof quad), sizeof quad);
+    return quad;
+  }
+  for (std::uint32_t i = 0; i < kQuad; ++i) {  // to its end, so that it stays in registers
+    if (i >= count) continue;
+    std::memcpy(&quad.at[i], __builtin_assume_aligned(at + i * sizeof(T), sizeof(T)), sizeof(T));
+  }
+  return quad;
+}
+
+template <typename T>
+KVCACHE_HOST_DEVICE void store_quad(char* at, const Quad<T>& quad, std::uint32_t count,
+                                    bool whole) {
+  if (whole) {
+    std::memcpy(__builtin_assume_aligned(at, sizeof quad), &quad, sizeof quad);
+    return;
+  }
+  for (std::uint32_t i = 0; i < kQuad; ++i) {
+    if (i >= count) continue;
+    std::memcpy(__builtin_assume_aligned(at + i * sizeof(T), sizeof(T)), &quad.at[i], sizeof(T));
+  }
+}
+
+}  // namespace kvcache::cuda
