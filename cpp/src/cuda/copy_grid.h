@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "base/host_device.h"
+#include "cuda/elements.h"
 #include "cuda/fault.h"
 #include "kvcache/cuda.h"
 
@@ -36,9 +36,7 @@ KVCACHE_HOST_DEVICE inline void copy_word(const CopyGrid& grid, const char* from
                                           std::uint64_t at) {
   const std::uint64_t left = grid.bytes - at;
   if (grid.whole && left >= kCopyWord) {
-    std::memcpy(__builtin_assume_aligned(to + at, kCopyWord),
-                __builtin_assume_aligned(from + at, kCopyWord), kCopyWord);
-    return;
+    return store_as(to + at, load_as<Quad<std::uint32_t>>(from + at));
   }
   for (std::uint64_t i = 0; i < kCopyWord && i < left; ++i) to[at + i] = from[at + i];
 }

@@ -68,7 +68,28 @@ KVCACHE_HOST_DEVICE Raw<kTo> converted(Raw<kFrom> bits) {
   }
 }
 
-// ---- Four at a time ---------------------------------------------------------------------------
+// ---- Memory -----------------------------------------------------------------------------------
+
+// One access on a device. REQUIRES: `at` is aligned to T.
+template <typename T>
+KVCACHE_HOST_DEVICE T load_as(const char* at) {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const T*>(at);
+#else
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+#endif
+}
+
+template <typename T>
+KVCACHE_HOST_DEVICE void store_as(char* at, const T& value) {
+#if defined(__CUDA_ARCH__)
+  *reinterpret_cast<T*>(at) = value;
+#else
+  std::memcpy(at, &value, sizeof value);
+#endif
+}
 
 inline constexpr std::uint32_t kQuad = 4;
 
@@ -78,17 +99,12 @@ struct alignas(kQuad * sizeof(T)) Quad {
 };
 
 // The first `count` elements of a quad. `whole`: all four are one aligned access.
-// REQUIRES: `at` is aligned to an element, and to four of them where `whole`.
 template <typename T>
 KVCACHE_HOST_DEVICE Quad<T> load_quad(const char* at, std::uint32_t count, bool whole) {
+  if (whole) return load_as<Quad<T>>(at);
   Quad<T> quad;
-  if (whole) {
-    std::memcpy(&quad, __builtin_assume_aligned(at, sizeof quad), sizeof quad);
-    return quad;
-  }
   for (std::uint32_t i = 0; i < kQuad; ++i) {  // to its end, so that it stays in registers
-    if (i >= count) continue;
-    std::memcpy(&quad.at[i], __builtin_assume_aligned(at + i * sizeof(T), sizeof(T)), sizeof(T));
+    if (i < count) quad.at[i] = load_as<T>(at + i * sizeof(T));
   }
   return quad;
 }
@@ -96,13 +112,9 @@ KVCACHE_HOST_DEVICE Quad<T> load_quad(const char* at, std::uint32_t count, bool 
 template <typename T>
 KVCACHE_HOST_DEVICE void store_quad(char* at, const Quad<T>& quad, std::uint32_t count,
                                     bool whole) {
-  if (whole) {
-    std::memcpy(__builtin_assume_aligned(at, sizeof quad), &quad, sizeof quad);
-    return;
-  }
+  if (whole) return store_as(at, quad);
   for (std::uint32_t i = 0; i < kQuad; ++i) {
-    if (i >= count) continue;
-    std::memcpy(__builtin_assume_aligned(at + i * sizeof(T), sizeof(T)), &quad.at[i], sizeof(T));
+    if (i < count) store_as(at + i * sizeof(T), quad.at[i]);
   }
 }
 

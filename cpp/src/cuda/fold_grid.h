@@ -76,10 +76,8 @@ KVCACHE_HOST_DEVICE void fold_thread(const FoldGrid& grid, std::uint64_t block,
   const float* right =
       grid.right + sequence * grid.right_step + head / grid.right_group * grid.columns + column;
   using T = Raw<kStored>;
-  T* const target = reinterpret_cast<T*>(grid.state + item * grid.stride) + element;
-  T bits;
-  std::memcpy(&bits, target, sizeof bits);
-  float value = widened<kStored>(bits);
+  char* const target = grid.state + item * grid.stride + element * sizeof(T);
+  float value = widened<kStored>(load_as<T>(target));
   const std::uint64_t rows = fold_rows(grid, sequence);
   if (rows == 0) return;  // a NaN keeps its bits
   for (std::uint64_t row = 0; row < rows; ++row) {
@@ -87,8 +85,7 @@ KVCACHE_HOST_DEVICE void fold_thread(const FoldGrid& grid, std::uint64_t block,
     value = sum(product(gate[row * grid.gate_stride], value), added);
     if constexpr (!kOnce) value = widened<kStored>(narrowed<kStored>(value));
   }
-  bits = narrowed<kStored>(value);
-  std::memcpy(target, &bits, sizeof bits);
+  store_as(target, narrowed<kStored>(value));
 }
 
 }  // namespace kvcache::cuda
