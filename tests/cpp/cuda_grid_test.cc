@@ -1,6 +1,6 @@
 // The kernels on a simulated grid: what each thread does is the very function that a device runs.
 #include <algorithm>
-#include <cstdlib>
+#include <new>
 
 #include "cuda/grids.h"
 #include "cuda_row_cases.h"
@@ -86,7 +86,9 @@ void run_fold(const FoldGrid& grid, bool once) {
 class SimulatedGrid : public Machine {
  public:
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return {std::aligned_alloc(256, (bytes + 255) / 256 * 256), std::free};
+    // To the byte, so that AddressSanitizer sees what a kernel touches beyond.
+    return {::operator new(bytes, std::align_val_t{256}),
+            [](void* at) { ::operator delete(at, std::align_val_t{256}); }};
   }
   void write(void* to, const void* from, std::size_t bytes) override {
     std::memcpy(to, from, bytes);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -39,7 +40,9 @@ class Machine {
 class Held {
  public:
   Held(Machine& machine, const void* data, std::size_t bytes)
-      : machine_(machine), memory_(machine.allocate(bytes + 1)), bytes_(bytes) {
+      : machine_(machine),
+        memory_(machine.allocate(std::max<std::size_t>(bytes, 1))),
+        bytes_(bytes) {
     if (bytes > 0) machine.write(memory_.get(), data, bytes);
   }
   template <typename T>

@@ -256,7 +256,11 @@ inline void paged_rows_are_the_codecs(Machine& machine, int rounds) {
       const auto view = paged.part(out.view<MutableRowsView>(out.memory.data()), i);
       ASSERT_TRUE(codec::gather(paged.cpu_rows(i, pointers), view));
     }
-    ASSERT_TRUE(same_elements(target.bytes(), out.memory, out.dtype));
+    if (paged.pages.stored == DType::kI8) {
+      ASSERT_TRUE(same_elements(target.bytes(), out.memory, out.dtype));
+    } else {
+      ASSERT_EQ(target.bytes(), out.memory);
+    }
   }
   EXPECT_GT(refused, rounds / 20);
 }

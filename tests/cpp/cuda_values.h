@@ -80,6 +80,11 @@ inline void fill_row(Random& random, RowKind kind, DType dtype, char* row, std::
       value = special(random);
     }
     put_element(row + i * dtype_bytes(dtype), dtype, value);
+    if (kind == RowKind::kWild && below(random, 4) == 0) {  // any bits, among them all NaNs
+      const auto bits = static_cast<std::uint32_t>(random());
+      std::memcpy(row + i * dtype_bytes(dtype), &bits, dtype_bytes(dtype));
+      row[(i + 1) * dtype_bytes(dtype) - 1] |= static_cast<char>(0x7f * below(random, 2));
+    }
   }
 }
 

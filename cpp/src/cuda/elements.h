@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/check.h"
 #include "base/host_device.h"
 #include "codec/float_bits.h"
 #include "kvcache/types.h"
@@ -70,12 +71,14 @@ KVCACHE_HOST_DEVICE Raw<kTo> converted(Raw<kFrom> bits) {
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-// One access on a device. REQUIRES: `at` is aligned to T.
+// One access on a device, which is why the host checks what a device requires.
+// REQUIRES: `at` is aligned to T.
 template <typename T>
 KVCACHE_HOST_DEVICE T load_as(const char* at) {
 #if defined(__CUDA_ARCH__)
   return *reinterpret_cast<const T*>(at);
 #else
+  KVCACHE_CHECK(reinterpret_cast<std::uintptr_t>(at) % alignof(T) == 0);
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
@@ -87,6 +90,7 @@ KVCACHE_HOST_DEVICE void store_as(char* at, const T& value) {
 #if defined(__CUDA_ARCH__)
   *reinterpret_cast<T*>(at) = value;
 #else
+  KVCACHE_CHECK(reinterpret_cast<std::uintptr_t>(at) % alignof(T) == 0);
   std::memcpy(at, &value, sizeof value);
 #endif
 }
