@@ -85,7 +85,7 @@ TEST(CudaChecks, WhatIsTakenFitsTheAddressSpaceAndItsPages) {
                 .stored = kStored[below(random, 4)],
                 .block_tokens = static_cast<std::uint32_t>(hostile(random)),
                 .rows_offset = hostile(random) & ~std::uint64_t{3},
-                .scales_offset = below(random, 2) * 4};
+                .scales_offset = hostile(random) & ~std::uint64_t{3}};
     if (below(random, 2) == 0) pages.items.stride = 4096 * between(random, 1, 1000);
     const BlockTables tables{.sequences = hostile(random),
                              .blocks = static_cast<std::int32_t*>(hostile_address(random)),
@@ -232,6 +232,7 @@ TEST(CudaChecks, ARefusalSaysWhat) {
   refused("strides of 33 and 16", [](Scatter& c) { c.in.token_stride = 33; });
   refused("do not fit the address space", [](Scatter& c) { c.in.token_stride = INT64_MAX - 1; });
   refused("too short for [4, 2, 8] of i8 at 32", [](Scatter& c) { c.pages.items.stride = 92; });
+  refused("and scales at 240", [](Scatter& c) { c.pages.scales_offset = 240; });
   refused("scales at 32 and rows at 32", [](Scatter& c) { c.pages.scales_offset = 32; });
   refused("to scales", [](Scatter& c) { c.pages.items.data = memory + 2; });
   refused("no fault word", [](Scatter& c) { c.faults = nullptr; });

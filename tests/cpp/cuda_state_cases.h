@@ -17,8 +17,9 @@ inline void copies_are_those_of_memcpy(Machine& machine, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     const std::size_t count = between(random, 1, 9);
-    const std::size_t bytes =
-        below(random, 2) == 0 ? 16 * between(random, 1, 3000) : between(random, 1, 40'000);
+    const std::size_t sizes[] = {16 * between(random, 1, 3000), between(random, 1, 40'000),
+                                 std::size_t{16'384} * between(random, 1, 3)};  // whole blocks
+    const std::size_t bytes = sizes[below(random, 3)];
     const std::size_t stride = bytes + below(random, 2) * between(random, 0, 33);
     const std::size_t shift = below(random, 2);  // off the 16 bytes of a word
     std::vector<char> from(shift + count * stride);

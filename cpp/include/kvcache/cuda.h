@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "kvcache/codec.h"
 #include "kvcache/fold.h"
@@ -163,27 +164,21 @@ Status fold(const codec::FoldState& state, const codec::FoldRows& rows,
 // only what is pinned (PageView) may be registered.
 class PinnedMemory {
  public:
-  // `owner` keeps the memory alive and is released after it is unregistered.
-  // kInvalidArgument: no bytes, or registered already. kOutOfCapacity: the system locks no more.
+  // `owner` keeps the memory alive and is released after it is unregistered, with the last copy of
+  // the answer. kInvalidArgument: no bytes, or registered already. kOutOfCapacity: the system locks
+  // no more.
   static Result<PinnedMemory> create(void* data, std::uint64_t bytes,
                                      std::shared_ptr<void> owner = {});
-  ~PinnedMemory();
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
 
  private:
-  PinnedMemory(void* data, std::shared_ptr<void> owner);
-  void* data_ = nullptr;
-  std::shared_ptr<void> owner_;
+  explicit PinnedMemory(std::shared_ptr<void> memory) : memory_(std::move(memory)) {}
+  std::shared_ptr<void> memory_;
 };
 
-// A point in a stream's work.
+// A point in a stream's work. Copies are the same event.
 class Event {
  public:
   static Result<Event> create();
-  ~Event();
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
 
   Status record(Stream stream);
   // The stream does nothing further before the event. Does not wait itself.
@@ -193,8 +188,8 @@ class Event {
   Status wait() const;
 
  private:
-  explicit Event(void* handle);
-  void* handle_ = nullptr;
+  explicit Event(std::shared_ptr<void> event) : event_(std::move(event)) {}
+  std::shared_ptr<void> event_;
 };
 
 }  // namespace kvcache::cuda

@@ -6,6 +6,9 @@ if(NOT KVCACHE_CUDA)
   return()
 endif()
 
+if(KVCACHE_SANITIZE)
+  message(FATAL_ERROR "KVCACHE_CUDA: nvcc takes no sanitizers; leave KVCACHE_SANITIZE empty")
+endif()
 # Ampere, Hopper and Blackwell servers, and later devices by way of the last one's PTX.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)

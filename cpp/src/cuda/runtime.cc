@@ -104,30 +104,18 @@ Result<PinnedMemory> PinnedMemory::create(void* data, std::uint64_t bytes,
   const auto flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
   const auto status = runtime_status(cudaHostRegister(data, bytes, flags), "cudaHostRegister");
   if (!status) return status;
-  return PinnedMemory(data, std::move(owner));
-}
-
-PinnedMemory::PinnedMemory(void* data, std::shared_ptr<void> owner)
-    : data_(data), owner_(std::move(owner)) {}
-
-PinnedMemory::~PinnedMemory() {
-  if (data_ != nullptr) static_cast<void>(cudaHostUnregister(data_));
-}
-
-PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), owner_(std::move(other.owner_)) {}
-
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(owner_, other.owner_);
-  return *this;
+  return PinnedMemory(std::shared_ptr<void>(data, [owner = std::move(owner)](void* at) {
+    static_cast<void>(cudaHostUnregister(at));  // and then the owner goes
+  }));
 }
 
 // ---- Events -----------------------------------------------------------------------------------
 
 namespace {
 
-cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
+cudaEvent_t event_of(const std::shared_ptr<void>& event) {
+  return static_cast<cudaEvent_t>(event.get());
+}
 
 }  // namespace
 
@@ -135,40 +123,28 @@ Result<Event> Event::create() {
   cudaEvent_t event = nullptr;
   const auto error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   if (error != cudaSuccess) return runtime_status(error, "cudaEventCreate");
-  return Event(event);
-}
-
-Event::Event(void* handle) : handle_(handle) {}
-
-Event::~Event() {
-  if (handle_ != nullptr) static_cast<void>(cudaEventDestroy(event_of(handle_)));
-}
-
-Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  return *this;
+  return Event(std::shared_ptr<void>(
+      event, [](void* at) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(at))); }));
 }
 
 Status Event::record(Stream stream) {
-  return runtime_status(cudaEventRecord(event_of(handle_), stream_of(stream)), "Event::record");
+  return runtime_status(cudaEventRecord(event_of(event_), stream_of(stream)), "Event::record");
 }
 
 Status Event::block(Stream stream) const {
-  return runtime_status(cudaStreamWaitEvent(stream_of(stream), event_of(handle_), 0),
+  return runtime_status(cudaStreamWaitEvent(stream_of(stream), event_of(event_), 0),
                         "Event::block");
 }
 
 Result<bool> Event::is_done() const {
-  const cudaError_t error = cudaEventQuery(event_of(handle_));
+  const cudaError_t error = cudaEventQuery(event_of(event_));
   if (error == cudaErrorNotReady) return false;
   if (error != cudaSuccess) return runtime_status(error, "Event::is_done");
   return true;
 }
 
 Status Event::wait() const {
-  return runtime_status(cudaEventSynchronize(event_of(handle_)), "Event::wait");
+  return runtime_status(cudaEventSynchronize(event_of(event_)), "Event::wait");
 }
 
 }  // namespace kvcache::cuda
