@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -52,6 +53,42 @@ TEST(PagePool, EveryBlockThatWasPromisedIsThere) {
     EXPECT_EQ(ids.back(), 776);
     EXPECT_EQ(pool->allocate().status().message(), "blocks: all 777 items are live");
     EXPECT_EQ(pool->refs(777).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(PagePool, BlocksLieWhereItsMemorySays) {
+  const auto pool = make_pool({.blocks = 300, .block_bytes = 1000});
+  const auto memory = pool->memory();
+  ASSERT_TRUE(memory.is_ok());
+  EXPECT_FALSE(memory->settled);
+  EXPECT_EQ(memory->blocks, 300U);
+  EXPECT_GE(memory->stride, 1000U);
+  EXPECT_EQ(memory->bytes, 300 * memory->stride);
+  std::vector<std::int32_t> ids(300);
+  ASSERT_TRUE(pool->allocate_many(ids).is_ok());
+  for (const std::int32_t id : ids) {
+    EXPECT_EQ(*pool->data(id), memory->data + static_cast<std::uint64_t>(id) * memory->stride);
+  }
+  const auto ledger = make_pool({.blocks = 1, .block_bytes = 1, .backing = false});
+  EXPECT_EQ(ledger->memory().status().code(), StatusCode::kUnsupported);
+}
+
+TEST(PagePool, SettledMemoryIsNeverGivenToTheSystem) {
+  for (const std::uint64_t block_bytes : {100U, 5000U, 40000U}) {
+    const auto pool =
+        make_pool({.blocks = 50, .block_bytes = block_bytes, .memory = {.prefault_threads = 2}});
+    const auto memory = pool->memory();
+    ASSERT_TRUE(memory.is_ok());
+    ASSERT_TRUE(memory->settled);
+    std::fill_n(memory->data, memory->bytes, std::byte{7});
+    std::vector<std::int32_t> ids(50);
+    for (int round = 0; round < 3; ++round) {
+      ASSERT_TRUE(pool->allocate_many(ids).is_ok());
+      ASSERT_TRUE(pool->free(ids).is_ok());
+    }
+    // What went to the system would come back as zeros.
+    EXPECT_EQ(std::count(memory->data, memory->data + memory->bytes, std::byte{7}),
+              static_cast<std::ptrdiff_t>(memory->bytes));
   }
 }
 

@@ -22,7 +22,7 @@ def layers(cpp: Path) -> dict[str, tuple[int, str]]:
 
 
 def sources(folder: Path) -> list[Path]:
-    return sorted([*folder.rglob("*.h"), *folder.rglob("*.cc")])
+    return sorted([*folder.rglob("*.h"), *folder.rglob("*.cc"), *folder.rglob("*.cu")])
 
 
 def check_include(cpp: Path, file: Path, target: str) -> str | None:

@@ -13,7 +13,7 @@ from support.native import ROOT
 
 COLUMNS, FILE_LINES, FUNCTION_LINES = 100, 600, 70
 FOLDERS = [".ci", "benchmarks", "cpp", "docs", "examples", "kvcache", "tests"]
-CPP, PYTHON = {".cc", ".h", ".c"}, {".py", ".pyi"}
+CPP, PYTHON = {".cc", ".cu", ".h", ".c"}, {".py", ".pyi"}
 CODE = CPP | PYTHON | {".cmake", ".pyx", ".pxd", ".sh", ""}
 PROSE = {".in", ".json", ".jsonl", ".md", ".toml", ".txt", ".yaml", ".yml"}
 # In two halves, so that this file may be checked as well.

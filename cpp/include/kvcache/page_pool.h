@@ -27,6 +27,19 @@ struct PagePoolOptions {
   MemoryOptions memory = {};      // of a pool with backing
 };
 
+// Where the blocks of a pool lie: block `id` begins at data + id * stride. Valid while `owner`
+// lives, also past the pool.
+struct BlockMemory {
+  std::byte* data = nullptr;
+  std::uint64_t blocks = 0;
+  std::uint64_t stride = 0;
+  std::uint64_t bytes = 0;  // from the first block to the end of the last
+  // All of it was touched at creation (MemoryOptions::prefault_threads) and stays where it is, so
+  // that it can be registered with a device. Otherwise only what lies in live blocks is memory.
+  bool settled = false;
+  std::shared_ptr<void> owner;
+};
+
 class PagePool {
  public:
   // Takes addresses; memory is taken when blocks are first touched.
@@ -60,6 +73,9 @@ class PagePool {
   Result<std::byte*> data(std::int32_t id) const;
   // The same, with a reference that lives as long as the pointer and that free() cannot take.
   Result<std::shared_ptr<std::byte>> pin(std::int32_t id);
+
+  // Of all blocks, for code that goes by ids. kUnsupported: a ledger.
+  Result<BlockMemory> memory() const;
 
   // kInvalidArgument: in a child of fork(); see Sequence::check_process().
   Status check_process() const;

@@ -13,12 +13,15 @@ using arena::ItemId;
 
 struct PagePool::State {
   const std::uint64_t blocks;
+  const bool settled;  // no other pool takes what was touched at creation
   const std::unique_ptr<arena::Arena> arena;
   arena::Pool& pool = arena->pool(0);
   mutable ProcessMutex mutex;  // guards arena and pool
 
-  State(std::uint64_t count, std::unique_ptr<arena::Arena> owned)
-      : blocks(count), arena(std::move(owned)) {}
+  State(const PagePoolOptions& options, std::unique_ptr<arena::Arena> owned)
+      : blocks(options.blocks),
+        settled(options.memory.prefault_threads > 0),
+        arena(std::move(owned)) {}
 
   Status not_live(const char* call, ItemId id, std::size_t index) const {
     return Status::invalid_argument(call, ": id ", id, " at index ", index,
@@ -54,8 +57,7 @@ Result<std::unique_ptr<PagePool>> PagePool::create(const PagePoolOptions& option
   auto made = arena::Arena::create(*budget, {{"blocks", options.block_bytes, options.blocks}},
                                    options.backing, options.memory, *budget);
   if (!made) return made.status();
-  std::shared_ptr<State> state(new State(options.blocks, std::move(made).value()),
-                               DeleteInOwnProcess());
+  std::shared_ptr<State> state(new State(options, std::move(made).value()), DeleteInOwnProcess());
   return std::unique_ptr<PagePool>(new PagePool(std::move(state)));
 }
 
@@ -138,6 +140,16 @@ Result<std::shared_ptr<std::byte>> PagePool::pin(std::int32_t id) {
     const std::lock_guard last(state->mutex);
     state->pool.release_indexed(id);
   });
+}
+
+Result<BlockMemory> PagePool::memory() const {
+  if (Status status = state_->mutex.check_process(); !status) return status;
+  const arena::Pool& pool = state_->pool;
+  std::byte* first = pool.data(0);
+  if (first == nullptr) return Status::unsupported("memory: a pool without backing has no bytes");
+  return BlockMemory{
+      first,           state_->blocks, pool.item_stride(), state_->blocks * pool.item_stride(),
+      state_->settled, state_};
 }
 
 Status PagePool::check_process() const { return state_->mutex.check_process(); }

@@ -5,9 +5,11 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace kvcache::codec {
 
-inline std::uint16_t f16_from_f32(float value) {
+KVCACHE_HOST_DEVICE inline std::uint16_t f16_from_f32(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
@@ -30,7 +32,7 @@ inline std::uint16_t f16_from_f32(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
 }
 
-inline float f32_from_f16(std::uint16_t half) {
+KVCACHE_HOST_DEVICE inline float f32_from_f16(std::uint16_t half) {
   const std::uint32_t sign = std::uint32_t{half & 0x8000U} << 16;
   const std::uint32_t exponent = (half >> 10) & 31U;
   const std::uint32_t mantissa = half & 0x3ffU;
@@ -45,11 +47,11 @@ inline float f32_from_f16(std::uint16_t half) {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-inline float f32_from_bf16(std::uint16_t bits) {
+KVCACHE_HOST_DEVICE inline float f32_from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
-inline std::uint16_t bf16_from_f32(float value) {
+KVCACHE_HOST_DEVICE inline std::uint16_t bf16_from_f32(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
