@@ -40,11 +40,13 @@ def load(name: str | None) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def window(model: Any, ids: torch.Tensor, piece: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Differences of likelihood and divergences, a number a token; and bytes of the pages."""
+def window(
+    model: Any, ids: torch.Tensor, piece: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Exact loss, its differences and divergences, a number a token; and bytes of the pages."""
     exact = transformers.DynamicCache(config=model.config)
     small = Int8Cache(model, memory="1GiB")
-    losses, divergences = [], []
+    exact_losses, losses, divergences = [], [], []
     for start in range(0, ids.shape[1] - 1, piece):
         stop = min(start + piece, ids.shape[1] - 1)
         said = ids[0, start + 1 : stop + 1]
@@ -55,9 +57,11 @@ def window(model: Any, ids: torch.Tensor, piece: int) -> tuple[torch.Tensor, tor
         if start == 0:
             continue
         at = torch.arange(len(said))
+        exact_losses.append(-plain[at, said])
         losses.append(plain[at, said] - rounded[at, said])
         divergences.append((plain.exp() * (plain - rounded)).sum(-1))
-    return torch.cat(losses), torch.cat(divergences), small.pages.cache.stats().used_bytes
+    pages = small.pages.cache.stats().used_bytes
+    return torch.cat(exact_losses), torch.cat(losses), torch.cat(divergences), pages
 
 
 @torch.no_grad()
@@ -77,17 +81,22 @@ def main() -> None:
     model, tokenizer = load(given.model)
     text = "\n".join(file.read_text() for file in files if file.is_file())
     ids = tokenizer(text, return_tensors="pt").input_ids
-    losses, divergences, pages = [], [], 0
-    for start in range(0, min(given.tokens, ids.shape[1] - 1), given.window):
-        piece = ids[:, start : start + given.window + 1]
+    exact_losses, losses, divergences, pages = [], [], [], 0
+    begin = ids[:, : int(ids[0, 0] == tokenizer.bos_token_id)]  # each window has one, if any
+    ids = ids[:, begin.shape[1] :]
+    step = given.window - begin.shape[1]
+    for start in range(0, min(given.tokens, ids.shape[1] - 1), step):
+        piece = torch.cat([begin, ids[:, start : start + step + 1]], dim=1)
         if piece.shape[1] <= given.piece + 1:
             break
-        loss, divergence, used = window(model, piece, given.piece)
+        exact_loss, loss, divergence, used = window(model, piece, given.piece)
+        exact_losses.append(exact_loss)
         losses.append(loss)
         divergences.append(divergence)
         pages = max(pages, used)
         print(
-            f"{start + given.window:6} tokens: mean dNLL {torch.cat(losses).mean():+.2e},"
+            f"{start + step:6} tokens: NLL {torch.cat(exact_losses).mean():.3f},"
+            f" mean dNLL {torch.cat(losses).mean():+.2e},"
             f" mean KL {torch.cat(divergences).mean():.2e}",
             flush=True,
         )
