@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -296,6 +297,19 @@ def test_a_directory_that_goes_away_is_made_again(path: Path) -> None:
     assert cache.cache_size == 0
     cache[[2]] = state([2])
     assert [2] in cache
+
+
+def test_a_directory_that_becomes_a_file_is_told_and_costs_hits_only(path: Path) -> None:
+    cache = LlamaDiskCache(path, model="m")
+    cache[[1]] = state([1])
+    shutil.rmtree(path)
+    path.write_bytes(b"")
+    with pytest.raises(KVCacheIOError, match="cache_dir"):
+        assert cache.cache_size
+    with pytest.warns(KVCacheWarning, match="cannot read"), pytest.raises(KeyError):
+        cache[[1]]
+    with pytest.warns(KVCacheWarning, match="cannot write"):
+        cache[[2]] = state([2])
 
 
 def test_what_a_killed_writer_left_counts_until_room_is_needed(path: Path) -> None:

@@ -194,6 +194,21 @@ def test_another_context_does_not_find_the_state(model: Any, tmp_path: Path) -> 
     assert tokens in LlamaDiskCache(tmp_path, model=llama(n_batch=256, n_ubatch=128, n_threads=2))
 
 
+def test_a_class_derived_from_the_engines_is_the_same_model(model: Any, tmp_path: Path) -> None:
+    class Derived(llama_cpp.Llama):
+        pass
+
+    model.reset()
+    tokens = model.tokenize(OTHER.encode())
+    model.eval(tokens)
+    LlamaDiskCache(tmp_path, model=model)[tokens] = model.save_state()
+    derived = Derived(str(weights()), n_ctx=512, n_batch=128, verbose=False)
+    assert tokens in LlamaDiskCache(tmp_path, model=derived)
+    full = llama(swa_full=False)  # no layer of it has a window
+    LlamaDiskCache(tmp_path, model=full)[tokens] = model.save_state()
+    assert tokens[:-2] in LlamaDiskCache(tmp_path, model=full)
+
+
 def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = doctest.testfile(

@@ -75,12 +75,19 @@ class StateFolder:
 
         Locked, so that what gives way meanwhile is not counted beside what takes its place; a
         directory that is read-only cannot be.
+
+        Raises:
+            KVCacheIOError: it cannot be read.
         """
-        with contextlib.suppress(FileNotFoundError), self._open() as folder:
-            with contextlib.suppress(OSError), self._locked(folder):
+        try:
+            with self._open() as folder:
+                with contextlib.suppress(OSError), self._locked(folder):
+                    return sum(file.bytes for file in self._files(folder))
                 return sum(file.bytes for file in self._files(folder))
-            return sum(file.bytes for file in self._files(folder))
-        return 0
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise KVCacheIOError(f"cache_dir: {error}") from error
 
     def names(self, seen_ns: int) -> tuple[int, list[str]] | None:
         """All states, if they may have changed since.
@@ -196,7 +203,8 @@ class StateFolder:
                     continue
             else:
                 evicted += 1
-            os.unlink(file.name, dir_fd=folder)
+            with contextlib.suppress(FileNotFoundError):  # clear() has been faster
+                os.unlink(file.name, dir_fd=folder)
             used -= file.bytes
         return evicted, used
 

@@ -97,8 +97,7 @@ def _identity(model: Any) -> bytes:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
 
-    package = sys.modules.get(type(model).__module__.partition(".")[0])
-    add(getattr(package, "__version__", ""))
+    add(getattr(_package(model), "__version__", ""))
     for path in _parts(Path(model.model_path)):
         add(_sample(path, "model_path"))
     adapter = getattr(model, "lora_path", None)
@@ -153,6 +152,14 @@ def _can_be_cut(model: Any) -> bool:
         return False
     if getattr(model.context_params, "swa_full", True):
         return True
-    package = sys.modules.get("llama_cpp")
-    window = getattr(package, "llama_model_n_swa", None)
-    return window is not None and int(window(model.model)) == 0
+    package = _package(model)
+    return package is not None and int(package.llama_model_n_swa(model.model)) == 0
+
+
+def _package(model: Any) -> Any:
+    """The package of the engine, which the class of a model may derive from; None for another."""
+    for each in type(model).__mro__:
+        package = sys.modules.get(each.__module__.partition(".")[0])
+        if hasattr(package, "llama_model_n_swa"):
+            return package
+    return None
