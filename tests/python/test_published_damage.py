@@ -471,13 +471,13 @@ def test_what_changes_between_check_and_use_is_noticed(
 ) -> None:
     shard = written.shards()[-1]
     raw = shard.read_bytes()
-    check = load._Prefix.check
+    check = load._Stored.check
 
     def then_damage(prefix: Any) -> None:
         check(prefix)
         shard.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
 
-    monkeypatch.setattr(load._Prefix, "check", then_damage)
+    monkeypatch.setattr(load._Stored, "check", then_damage)
     with pytest.raises(CorruptionError, match="its SHA-256"):
         load_published(cache, written.path, TOKENS)
     assert cache.stats().pages == 0
