@@ -23,6 +23,8 @@ from kvcache.cache import Cache
 from kvcache.errors import CorruptionError, InvalidArgumentError, NotFoundError, UnsupportedError
 from kvcache.plan import StatePlan
 from kvcache.published.files import Generation, Shard
+from kvcache.state import StateKind
+from kvcache.storage import parse_storage, stored_as
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -36,6 +38,7 @@ __all__ = ["Head", "Source", "rank_directory"]
 
 _RANK = re.compile(r"rank-(\d{5})-of-(\d{5})")
 _MOST_RANKS = 99_999
+_STORAGES = ("f16", "int8", "bf16", "f32")
 _SLACK_BYTES = 64 << 20  # of address space: what is not used takes no memory
 _TOKENS = "tokens"
 
@@ -148,14 +151,21 @@ def plan_of(
     target: StatePlan,
     saved: Head,
     size: int,
+    *,
+    convert: bool,
 ) -> StatePlan:
-    """The plan of one of the ranks that saved, no larger than the prefix needs."""
+    """The plan of one of the ranks that saved, no larger than the prefix needs.
+
+    Raises:
+        InvalidArgumentError: another number of ranks saved. UnsupportedError: another model, or
+            another storage format without ``convert``.
+    """
     elements = {decl.id: decl for decl in target.declarations}
 
-    def plan(ranks: int, memory: int = 1 << 50) -> StatePlan:
+    def plan(ranks: int, storage: str | None, memory: int = 1 << 50) -> StatePlan:
         shares = [replace(elements[d.id], shape=share_of(d, parts, ranks)) for d in whole]
         return StatePlan(
-            shares,
+            shares if storage is None else [_stored(share, storage) for share in shares],
             memory=memory,
             block_tokens=target.block_tokens,
             sequences=3,
@@ -163,19 +173,33 @@ def plan_of(
         )
 
     for ranks in (size, *(1 << bit for bit in range(10))):
-        try:
-            found = plan(ranks)
-        except InvalidArgumentError:
-            continue
-        if found.fingerprint != saved.fingerprint:
-            continue
-        if ranks != size:
-            raise InvalidArgumentError(
-                f"paths: each is of one of {ranks} ranks, got {size}; give all of them in order"
-            )
-        needed = found.sequence_bytes(saved.count + 1) + 2 * found.slot_bytes
-        return plan(size, 2 * needed + _SLACK_BYTES)
-    raise UnsupportedError("paths: another model or storage format than that of the caches")
+        for storage in (None, *_STORAGES):
+            try:
+                found = plan(ranks, storage)
+            except InvalidArgumentError:
+                break
+            if found.fingerprint != saved.fingerprint:
+                continue
+            if ranks != size:
+                raise InvalidArgumentError(
+                    f"paths: each is of one of {ranks} ranks, got {size}; give all of them in order"
+                )
+            if storage is not None and not convert:
+                raise UnsupportedError(
+                    f"paths: rows were saved as {storage}, the caches store another format; pass "
+                    "convert=True"
+                )
+            needed = found.sequence_bytes(saved.count + 1) + 2 * found.slot_bytes
+            return plan(size, storage, 2 * needed + _SLACK_BYTES)
+    raise UnsupportedError("paths: another model than that of the caches, or of other elements")
+
+
+def _stored(decl: StateDecl, storage: str) -> StateDecl:
+    """The same state with attention rows of a storage format."""
+    if decl.kind is not StateKind.PAGED_KV:
+        return decl
+    dtype, scale = stored_as(parse_storage(storage))
+    return replace(decl, dtype=dtype, row_scale_bytes=scale)
 
 
 def needed_ranks(whole: tuple[StateDecl, ...], held: Slices, wanted: Slices) -> list[int]:

@@ -45,6 +45,7 @@ def load(
     ranks: Iterable[int] | None = None,
     world_size: int | None = None,
     weights: str = "",
+    convert: bool = False,
     namespace: str | bytes = "",
     adapter: str | tuple[str, str] | None = None,
     salt: bytes | str = b"",
@@ -54,8 +55,7 @@ def load(
     """Make a prefix that each of some ranks saved usable by the caches of another number of ranks.
 
     Everything that is read is checked before a cache changes; only ranks that hold what is wanted
-    are read, each whole and into a cache of its own for the time of the call. Elements stay as they
-    are: all caches store what the files hold.
+    are read, each whole and into a cache of its own for the time of the call.
 
     Args:
         model: the whole model, as `kvcache.models.from_config` reads it without ``tp``.
@@ -66,6 +66,7 @@ def load(
         ranks: numbers of these ranks, where they are not all of them: usually one in each process.
         world_size: with ``ranks``, how many ranks load in all.
         weights: as given to the caches, those that saved and those that load.
+        convert: take rows that were saved in another storage format, as `Sequence.write` would.
         namespace: the one it was saved under; so the next three.
         adapter: what computed the state.
         salt: further secret that must agree.
@@ -77,11 +78,10 @@ def load(
 
     Raises:
         InvalidArgumentError: ranks that hold different prefixes, are missing, or are in another
-            order than their names say; caches whose plans are not those of ``model`` divided, or
-            differ in ``block_tokens``.
-        NotFoundError: there is no prompt cache.
-        CorruptionError: a file is damaged. UnsupportedError: another model, storage format,
-            namespace, adapter or salt; or a state that cannot be divided, as in `reshard`.
+            order than their names say; caches that do not store ``model`` divided, or not alike.
+        NotFoundError: there is no prompt cache. CorruptionError: a file is damaged.
+        UnsupportedError: another model, namespace, adapter or salt; another storage format without
+            ``convert``; or a state that cannot be divided, as in `reshard`.
         OutOfCapacityError: no room in a cache; no cache keeps any of it.
         KVCacheIOError: the system refused.
     """
@@ -91,7 +91,7 @@ def load(
     space = {"namespace": namespace, "adapter": adapter, "salt": salt, "media": list(media)}
     saved = read_heads(folders)
     size = len(folders)
-    plan = plan_of(whole, parts, targets[0].plan, saved, size)
+    plan = plan_of(whole, parts, targets[0].plan, saved, size, convert=bool(convert))
     held = slices_of(whole, parts, [plan] * size, range(size), size, "paths")
     for cache in targets:
         check_budget(cache, saved.count)
@@ -120,6 +120,8 @@ def _targets(
     plans = [cache.plan for cache in targets]
     if len({plan.block_tokens for plan in plans}) > 1:
         raise InvalidArgumentError("caches: their block_tokens differ")
+    if len({tuple(decl.dtype for decl in plan.declarations) for plan in plans}) > 1:
+        raise InvalidArgumentError("caches: their storage formats differ")
     whole, parts = whole_state(model), dict(model.channel_parts)
     return targets, slices_of(whole, parts, plans, numbers, size, "caches")
 

@@ -140,6 +140,38 @@ def test_it_resumes_as_if_that_many_ranks_had_saved_it(
         assert {cache.stats().open_sequences for cache in loaded} == {0}
 
 
+@pytest.mark.parametrize("family", ["gqa", "gated delta net", "windows"])
+@pytest.mark.parametrize(("before", "after"), [("f16", "int8"), ("int8", "f16"), ("bf16", "f32")])
+def test_rows_are_converted_when_asked(
+    tmp_path: Path, family: str, before: str, after: str
+) -> None:
+    config = ALL[family]
+    saved = fleet(config, 2, before)
+    root = save(saved, tmp_path / "p")
+    cache = cache_of(config, 1, after)
+    refused(cache, config, root, UnsupportedError, f"saved as {before}, .*convert=True")
+    assert load(from_config(config), root, [cache], convert=True) == COUNT
+    element = "float32" if after == "f32" else "float16"
+    with ExitStack() as stack:
+        got = stack.enter_context(cache.open(np.append(TOKENS, 5)))
+        shares = [stack.enter_context(each.open(np.append(TOKENS, 5))) for each in saved]
+        assert got.cached_tokens == COUNT
+        layer = 1
+        start = COUNT - 4
+        for index in range(2):
+            parts = [share.read(layer, start, COUNT, element)[index] for share in shares]
+            rows = np.concatenate(parts, axis=1).astype("f")
+            want = cache_rows(config, after, layer, rows)
+            np.testing.assert_array_equal(got.read(layer, start, COUNT, "float32")[index], want)
+
+
+def cache_rows(config: dict[str, Any], storage: str, layer: int, rows: Any) -> Any:
+    """What a cache makes of rows."""
+    with cache_of(config, 1, storage).open(np.arange(len(rows))) as sequence:
+        sequence.write(layer, 0, rows, rows)
+        return sequence.read(layer, 0, len(rows), "float32")[0]
+
+
 @pytest.mark.parametrize("family", ["gqa", "gated delta net", "windows", "only windows"])
 @pytest.mark.parametrize("blocks", [1, 3, 16])
 def test_blocks_of_another_size_and_every_prompt_are_served_truly(
@@ -281,7 +313,9 @@ def test_another_model_or_format_and_wrong_caches_are_told(tmp_path: Path) -> No
     config = CONFIGS["gqa"]
     root = save(fleet(config, 2), tmp_path / "p")
     model = from_config(config)
-    refused(cache_of(config, storage="int8"), config, root, UnsupportedError, "storage format")
+    refused(
+        cache_of(config, storage="int8"), config, root, UnsupportedError, "saved as f16, .*conv"
+    )
     wider = {**config, "head_dim": 16}
     refused(cache_of(wider), wider, root, UnsupportedError, "another model")
     refused(cache_of(DELTA), config, root, InvalidArgumentError, r"caches\[0\]: its plan is of")
@@ -296,6 +330,10 @@ def test_another_model_or_format_and_wrong_caches_are_told(tmp_path: Path) -> No
         (
             lambda: load(model, root, [cache_of(config, 2), cache_of(config, 2, block_tokens=8)]),
             "block_tokens differ",
+        ),
+        (
+            lambda: load(model, root, [cache_of(config, 2), cache_of(config, 2, "int8")]),
+            "storage formats differ",
         ),
         (lambda: rank_directory("p", 2, 2), "rank: must be 0..1"),
         (lambda: rank_directory("p", 0, 0), "world_size"),
