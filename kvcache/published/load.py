@@ -225,7 +225,8 @@ class _Stored:
         if missing is None:
             return
         records = math.lcm(*(decl.record_tokens for decl in self._plan.declarations))
-        smaller = range(self._plan.block_tokens - self._plan.block_tokens % records, 0, -records)
+        most = min(self._plan.block_tokens, self.count)  # a longer one begins at 0 as well
+        smaller = range(most - most % records, 0, -records)
         usable = next((block for block in smaller if self._missing(block) is None), None)
         layer, start, needed = missing
         advice = "" if usable is None else f"; lower block_tokens to {usable}"
