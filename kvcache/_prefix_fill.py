@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from kvcache.errors import InternalError, NotFoundError, OutOfCapacityError
 from kvcache.snapshot import SnapshotFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from kvcache._arguments import Media
     from kvcache.cache import Cache
+    from kvcache.explanation import Explanation
     from kvcache.plan import Group, StatePlan
-    from kvcache.sequence import Sequence
+    from kvcache.sequence import Sequence as LiveSequence
 
 _CHUNK_TOKENS = 1024  # of windows at a time: more is memory that is given back at once
 
@@ -56,28 +56,50 @@ def _first_needed(group: Group, stop: int, block: int) -> int:
     return seen // block * block
 
 
-def windowed_layers(plan: StatePlan, stop: int) -> dict[int, Ranges]:
-    """Layers that do not need every position, with those they need."""
+def windowed_layers(plan: StatePlan, stops: Sequence[int]) -> dict[int, Ranges]:
+    """Layers that do not need every position, with those that any of ``stops`` needs."""
     layers = sorted({part.layer for group in plan.groups for part in group.components})
-    paged = [layer for layer in layers if plan.paged_components(layer)]
-    needed = {layer: needed_rows(plan, layer, stop) for layer in paged}
-    return {layer: ranges for layer, ranges in needed.items() if ranges != ((0, stop),)}
+    return {
+        layer: tuple(part for stop in stops for part in needed_rows(plan, layer, stop))
+        for layer in layers
+        if plan.paged_components(layer) and needed_rows(plan, layer, stops[-1]) != ((0, stops[-1]),)
+    }
 
 
 def complete(
-    sequence: Sequence, stop: int, write: Callable[[Sequence, int, int, int], None]
+    sequence: LiveSequence,
+    stops: Sequence[int],
+    write: Callable[[LiveSequence, int, int, int], None],
+    settle: Callable[[LiveSequence, int], None],
 ) -> None:
-    """Complete the positions up to ``stop``, of which one more token must be known.
+    """Complete the positions up to the last stop, with a snapshot at each that is still ahead.
 
-    Rows of layers without a window and all records are written already. Of the others
-    ``write(sequence, layer, start, end)`` writes what `needed_rows` names; the rest is passed over,
-    and its pages are given back before anybody could share them.
+    One more token than that must be known. Rows of layers without a window and all records are
+    written already. Of the others ``write(sequence, layer, start, end)`` writes what `needed_rows`
+    names; the rest is passed over, and its pages are given back before anybody could share them.
+    ``settle(sequence, stop)`` makes the fixed-size state that of ``stop``.
     """
-    plan = sequence.plan
-    windows = windowed_layers(plan, stop)
-    if not windows:
-        sequence.advance(stop - sequence.length)
-        return
+    windows = windowed_layers(sequence.plan, stops)
+    for stop in stops:
+        start = sequence.length
+        if start > stop or (start == stop and stop != stops[-1]):
+            continue
+        if windows:
+            _pass_windows(sequence, stop, windows, write)
+        else:
+            sequence.advance(stop - start)
+        if windows and start < stop == stops[-1]:
+            _drop_passed(sequence, start, stop, windows)
+        settle(sequence, stop)
+        sequence.snapshot()
+
+
+def _pass_windows(
+    sequence: LiveSequence,
+    stop: int,
+    windows: dict[int, Ranges],
+    write: Callable[[LiveSequence, int, int, int], None],
+) -> None:
     edges = {edge for ranges in windows.values() for part in ranges for edge in part}
     start = sequence.length
     while start < stop:
@@ -88,13 +110,12 @@ def complete(
                 write(sequence, layer, start, end)
         sequence.advance(end - start, in_place=True)
         start = end
-    _drop_passed(sequence, stop, windows)
 
 
-def _drop_passed(sequence: Sequence, stop: int, windows: dict[int, Ranges]) -> None:
+def _drop_passed(sequence: LiveSequence, start: int, stop: int, windows: dict[int, Ranges]) -> None:
     """Give back the pages that no query from ``stop`` on sees, as any `Sequence.write` there does.
 
-    Nobody may find them: their rows were never written.
+    Nobody may find those from ``start`` on: their rows were never written.
     """
     plan = sequence.plan
     layer = next(iter(windows))
@@ -110,51 +131,59 @@ def _drop_passed(sequence: Sequence, stop: int, windows: dict[int, Ranges]) -> N
             continue
         held = {each for first, last in ranges for each in range(first // block, -(-last // block))}
         table = sequence.block_table(index)[: stop // block]
-        if any(page >= 0 and number not in held for number, page in enumerate(table)):
+        passed = range(-(-start // block), len(table))
+        if any(table[number] >= 0 and number not in held for number in passed):
             raise InternalError(f"group {index} keeps pages that its window has passed")
 
 
-def add_prefix(
-    cache: Cache,
-    tokens: NDArray[np.int32],
-    fill: Callable[[Sequence], None],
-    *,
-    namespace: str | bytes,
-    adapter: str | tuple[str, str] | None,
-    salt: bytes | str,
-    media: Iterable[Media],
-    ttl: float | None,
-) -> None:
-    """Make ``tokens`` resident whole, resumable at the last of them, or nothing of them.
+class Prefix:
+    """A sequence by which tokens become resident whole, resumable at the last one, or not at all.
 
-    ``fill`` completes the positions of the sequence it is given, and its fixed-size state.
+    Until `publish` nothing of it is found. Closed by ``with``.
 
-    Raises:
-        OutOfCapacityError: no room, even after evicting. NotFoundError: the weights have changed
-            meanwhile. In both cases nothing was kept.
+    Args:
+        cache: where to.
+        tokens: of the prefix.
+        space: namespace, adapter, salt and media, as `Cache.open` takes them.
+        ttl: as there.
+
+    Attributes:
+        sequence: to be completed, unless the prefix `is_resident`.
     """
-    space: dict[str, Any] = {
-        "namespace": namespace,
-        "adapter": adapter,
-        "salt": salt,
-        "media": list(media),
-    }
-    count = len(tokens)
-    check_budget(cache, count)
-    longer = np.append(tokens, np.int32(0))  # so that a hit may end at the last token
-    with cache.open(longer, ttl=ttl, **space) as sequence:
-        known = cache.explain(longer, **space)
-        exact = known.snapshot_format in (None, SnapshotFormat.EXACT)
-        if sequence.cached_tokens == count and exact:
+
+    def __init__(
+        self, cache: Cache, tokens: NDArray[np.int32], space: dict[str, Any], ttl: float | None
+    ) -> None:
+        check_budget(cache, len(tokens))
+        self._cache, self._space, self._count = cache, space, len(tokens)
+        self._longer = np.append(tokens, np.int32(0))  # so that a hit may end at the last token
+        self.sequence = cache.open(self._longer, ttl=ttl, **space)
+        exact = self._explain().snapshot_format in (None, SnapshotFormat.EXACT)
+        self.is_resident = self.sequence.cached_tokens == self._count and exact
+
+    def _explain(self) -> Explanation:
+        return self._cache.explain(self._longer, **self._space)
+
+    def publish(self) -> None:
+        """Let it be found.
+
+        Raises:
+            NotFoundError: the weights have changed meanwhile; nothing was kept.
+        """
+        if self.is_resident:
             return
-        fill(sequence)
-        sequence.snapshot()
-        sequence.publish()
-        kept = cache.explain(longer, **space).cached_tokens
-    if kept < count:
-        raise NotFoundError(
-            f"load: of {count} positions {kept} were kept; the weights have changed meanwhile"
-        )
+        self.sequence.publish()
+        kept = self._explain().cached_tokens
+        if kept < self._count:
+            raise NotFoundError(
+                f"load: {kept} of {self._count} positions were kept; the weights have changed"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sequence.close()
 
 
 def check_budget(cache: Cache, count: int) -> None:

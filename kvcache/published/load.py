@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from kvcache._arguments import Media, as_instance, as_tokens
-from kvcache._prefix_fill import add_prefix, check_budget, complete, needed_rows, windowed_layers
+from kvcache._prefix_fill import Prefix, check_budget, complete, needed_rows, windowed_layers
 from kvcache.cache import Cache
 from kvcache.codec import Bfloat16Array
 from kvcache.errors import UnsupportedError
@@ -96,7 +96,7 @@ def load_published(
     with Generation(path) as files:
         manifest = decode_manifest(files.manifest())
         check_expected(manifest, expected)
-        prefix = _Prefix(files, manifest, plan, segment, row, convert=convert)
+        prefix = _Stored(files, manifest, plan, segment, row, convert=convert)
         check_tokens(manifest, ids)
         check_budget(cache, prefix.count)
         prefix.check()
@@ -104,9 +104,12 @@ def load_published(
             "namespace": namespace,
             "adapter": adapter,
             "salt": salt,
-            "media": media,
+            "media": list(media),
         }
-        add_prefix(cache, ids[: prefix.count], prefix.fill, ttl=ttl, **space)
+        with Prefix(cache, ids[: prefix.count], space, ttl) as new:
+            if not new.is_resident:
+                prefix.fill(new.sequence)
+            new.publish()
     return prefix.count
 
 
@@ -124,7 +127,7 @@ class _Piece:
         return _Piece(start, stop, [part[within] for part in self.parts])
 
 
-class _Prefix:
+class _Stored:
     """What one plan takes from a prompt cache.
 
     Attributes:
@@ -163,28 +166,32 @@ class _Prefix:
             self._files.check(shard_of_tensor(tensor))
 
     def fill(self, sequence: Sequence) -> None:
-        """Complete the positions of a sequence."""
-        plan, count = self._plan, self.count
-        windows = windowed_layers(plan, count)
+        """Complete the positions of a sequence, and take the snapshots."""
+        plan, stops = self._plan, self._stops()
+        windows = windowed_layers(plan, stops)
         for layer in self._layers:
             start = sequence.length
             if layer in windows:
-                needed = windows[layer]
-                self._windows[layer] = [
-                    _copied(piece.cut(first, last))
-                    for piece in self._pieces(layer, max(start, needed[0][0] if needed else count))
-                    for first, last in needed
-                    if first < piece.stop and piece.start < last
-                ]
+                needed = min(first for first, _ in (*windows[layer], (self.count, self.count)))
+                pieces = self._pieces(layer, max(start, needed))
+                self._windows[layer] = [_copied(each.cut(needed, self.count)) for each in pieces]
             elif plan.paged_components(layer):
                 for piece in self._pieces(layer, start):
-                    cut = piece.cut(start, count)
-                    sequence.write_layers(cut.start, {layer: cut.parts})
+                    cut = piece.cut(start, self.count)
+                    if cut.start < cut.stop:
+                        sequence.write_layers(cut.start, {layer: cut.parts})
             self._write_records(sequence, layer)
-        complete(sequence, count, self._write_window)
-        for part in plan.fixed:
-            view = sequence.state(part.layer, part.name)
-            self._write_state(view, part.layer, part.name, part.dtype)
+        complete(sequence, stops, self._write_window, self._write_states)
+
+    def _stops(self) -> tuple[int, ...]:
+        """Where the prefix can be resumed: at its end, and before it if all state is in windows.
+
+        The same prompt again runs its last token, and a window may have to begin a page earlier.
+        """
+        before = self.count - 1
+        if self._plan.fixed or before == 0 or self._missing(self._plan.block_tokens, before):
+            return (self.count,)
+        return before, self.count
 
     # ---- What fits --------------------------------------------------------------------------
 
@@ -218,7 +225,8 @@ class _Prefix:
         if missing is None:
             return
         records = math.lcm(*(decl.record_tokens for decl in self._plan.declarations))
-        smaller = range(self._plan.block_tokens - self._plan.block_tokens % records, 0, -records)
+        most = min(self._plan.block_tokens, self.count)  # a longer one begins at 0 as well
+        smaller = range(most - most % records, 0, -records)
         usable = next((block for block in smaller if self._missing(block) is None), None)
         layer, start, needed = missing
         advice = "" if usable is None else f"; lower block_tokens to {usable}"
@@ -227,12 +235,12 @@ class _Prefix:
             f"from {needed} on that its window needs{advice}"
         )
 
-    def _missing(self, block_tokens: int) -> tuple[int, int, int] | None:
+    def _missing(self, block_tokens: int, stop: int = 0) -> tuple[int, int, int] | None:
         for layer in self._layers:
             blocks = self._blocks(layer)
             if not blocks or not self._plan.paged_components(layer):
                 continue
-            needed = needed_rows(self._plan, layer, self.count, block_tokens)
+            needed = needed_rows(self._plan, layer, stop or self.count, block_tokens)
             if needed and needed[0][0] < blocks[0].start:
                 return layer, blocks[0].start, needed[0][0]
         return None
@@ -307,6 +315,12 @@ class _Prefix:
             first = sequence.length // stream.record_tokens
             if records is not None and first < len(records):
                 sequence.write_records(layer, stream.component, first, records[first:])
+
+    def _write_states(self, sequence: Sequence, stop: int) -> None:
+        if stop == self.count:
+            for part in self._plan.fixed:
+                view = sequence.state(part.layer, part.name)
+                self._write_state(view, part.layer, part.name, part.dtype)
 
     def _write_state(self, view: NDArray[Any], layer: int, component: str, dtype: DType) -> None:
         """What is not there, or has fewer rows than it may have, is zero."""

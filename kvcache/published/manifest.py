@@ -321,7 +321,10 @@ class Manifest:
         for number, (index, _, policy) in enumerate(expected):
             where = f"$.state_tensors[{number}]"
             tensor = self.fields.state_tensors[number]
-            shape = self.resolved_shape(policy, index)
+            try:
+                shape = self.resolved_shape(policy, index)
+            except InvalidArgumentError as error:
+                _fail(where, str(error))
             is_not = f"is {list(tensor.shape)}, not {list(shape)}"
             _need(tensor.shape == shape, f"{where}.shape", is_not)
             accepted = policy.accepts_dtype_name(tensor.dtype)

@@ -262,6 +262,21 @@ def test_numbers_of_any_kind_are_refused_or_read(
         refused(cache, written, CorruptionError, "manifest.json")
 
 
+def test_a_shape_beyond_32_bits_is_refused(cache: kvcache.Cache, tmp_path: Path) -> None:
+    written = write(tmp_path / "p", "multimodal", TOKENS)
+
+    def change(fields: Fields) -> None:
+        fields["total_prefix_tokens"] = 2**40
+        fields["blocks"] = [block for block in fields["blocks"] if block["start"] == 0]
+        for block in fields["blocks"]:
+            block["end"] = 2**40
+            for side in ("first_shape", "second_shape"):
+                block[side][2] = 2**40
+
+    written.edit(change)
+    refused(cache, written, CorruptionError, r"state_tensors\[1\]: .*1099511627776 is not in")
+
+
 def test_a_huge_manifest_is_not_read(cache: kvcache.Cache, written: Written) -> None:
     os.truncate(written.generation / "manifest.json", MANIFEST_BYTES + 1)
     refused(cache, written, CorruptionError, "at most")
@@ -471,13 +486,13 @@ def test_what_changes_between_check_and_use_is_noticed(
 ) -> None:
     shard = written.shards()[-1]
     raw = shard.read_bytes()
-    check = load._Prefix.check
+    check = load._Stored.check
 
     def then_damage(prefix: Any) -> None:
         check(prefix)
         shard.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
 
-    monkeypatch.setattr(load._Prefix, "check", then_damage)
+    monkeypatch.setattr(load._Stored, "check", then_damage)
     with pytest.raises(CorruptionError, match="its SHA-256"):
         load_published(cache, written.path, TOKENS)
     assert cache.stats().pages == 0
