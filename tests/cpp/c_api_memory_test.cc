@@ -36,6 +36,7 @@ class CApiMemory : public testing::Test {
   void SetUp() override {
     const std::array<uint64_t, 2> shape = {2, 8};
     kvcache_state_decl decl = {};
+    decl.struct_size = sizeof decl;
     decl.id = "k";
     decl.component = "attention.keys";
     decl.kind = KVCACHE_PAGED_KV;
@@ -43,6 +44,7 @@ class CApiMemory : public testing::Test {
     decl.shape = shape.data();
     decl.shape_axes = shape.size();
     kvcache_options options = {};
+    options.struct_size = sizeof options;
     options.memory_bytes = 1 << 20;
     options.block_tokens = 4;
     options.sequences = 4;
@@ -58,7 +60,8 @@ TEST_F(CApiMemory, StepsOfABatch) {
   const std::array<int32_t, 2> tokens = {1, 2};
   std::array<kvcache_sequence*, 2> sequences = {};
   for (kvcache_sequence*& sequence : sequences) {
-    ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, 0, &sequence), KVCACHE_OK);
+    ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, nullptr, &sequence),
+              KVCACHE_OK);
   }
   kvcache_batch* batch = nullptr;
   expect_statuses("batch", [&] { return kvcache_batch_create(sequences.data(), 2, &batch); });
@@ -84,8 +87,9 @@ TEST_F(CApiMemory, StepsOfABatch) {
   ASSERT_EQ(kvcache_batch_lengths(batch, lengths.data()), KVCACHE_OK);
   EXPECT_EQ(lengths[1], 2U);
   kvcache_batch_destroy(batch);
-  for (kvcache_sequence* sequence : sequences) kvcache_sequence_close(sequence);
+  for (kvcache_sequence* sequence : sequences) kvcache_sequence_destroy(sequence);
   kvcache_stats stats = {};
+  stats.struct_size = sizeof stats;
   ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
   EXPECT_EQ(stats.used_bytes, 0U);
 }
@@ -93,11 +97,12 @@ TEST_F(CApiMemory, StepsOfABatch) {
 TEST_F(CApiMemory, TooManyElements) {
   const int32_t token = 1;
   kvcache_sequence* sequence = nullptr;
-  ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, 0, &sequence), KVCACHE_OK);
+  ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, nullptr, &sequence), KVCACHE_OK);
   // More than a vector can have; nothing of it is read.
-  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4), KVCACHE_OUT_OF_CAPACITY);
+  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4, nullptr, 0),
+            KVCACHE_OUT_OF_CAPACITY);
   EXPECT_STREQ(kvcache_last_error(), "more elements than memory can hold");
-  kvcache_sequence_close(sequence);
+  kvcache_sequence_destroy(sequence);
 }
 
 }  // namespace
