@@ -46,6 +46,7 @@ class CApiMemory : public testing::Test {
     kvcache_options options = {};
     options.struct_size = sizeof options;
     options.memory_bytes = 1 << 20;
+    options.event_capacity = 100;
     options.block_tokens = 4;
     options.sequences = 4;
     expect_statuses("create", [&] { return kvcache_cache_create(&decl, 1, &options, &cache_); });
@@ -92,6 +93,52 @@ TEST_F(CApiMemory, StepsOfABatch) {
   stats.struct_size = sizeof stats;
   ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
   EXPECT_EQ(stats.used_bytes, 0U);
+}
+
+TEST_F(CApiMemory, WhatIsStored) {
+  const std::array<int32_t, 6> tokens = {1, 2, 3, 4, 5, 6};
+  kvcache_open_options hints = {};
+  hints.struct_size = sizeof hints;
+  hints.tenant = "a tenant whose name needs memory of its own";
+  kvcache_sequence* sequence = nullptr;
+  expect_statuses("open", [&] {
+    return kvcache_sequence_open(cache_, tokens.data(), 6, nullptr, &hints, &sequence);
+  });
+  ASSERT_NE(sequence, nullptr);
+  ASSERT_EQ(kvcache_sequence_prepare(sequence, 5), KVCACHE_OK);
+  ASSERT_EQ(kvcache_sequence_advance_in_place(sequence, 5), KVCACHE_OK);
+  kvcache_verify* verify = nullptr;
+  expect_statuses("begin_verify", [&] {
+    return kvcache_sequence_begin_verify(sequence, tokens.data(), 2, nullptr, &verify);
+  });
+  ASSERT_NE(verify, nullptr);
+  kvcache_verify_destroy(verify);
+  ASSERT_EQ(kvcache_sequence_publish(sequence), KVCACHE_OK);
+  kvcache_sequence_destroy(sequence);
+
+  kvcache_explanation why = {};
+  why.struct_size = sizeof why;
+  expect_statuses("explain",
+                  [&] { return kvcache_cache_explain(cache_, tokens.data(), 6, nullptr, &why); });
+  kvcache_pin* pin = nullptr;
+  expect_statuses(
+      "pin", [&] { return kvcache_cache_pin(cache_, tokens.data(), 6, nullptr, nullptr, &pin); });
+  kvcache_pin_destroy(pin);
+  kvcache_tenants* tenants = nullptr;
+  expect_statuses("tenants", [&] { return kvcache_cache_tenants(cache_, &tenants); });
+  ASSERT_EQ(kvcache_tenants_count(tenants), 1U);
+  kvcache_tenants_destroy(tenants);
+  kvcache_events* events = nullptr;
+  expect_statuses("events", [&] { return kvcache_cache_take_events(cache_, &events); });
+  // Those that were taken, and found no memory, are said again.
+  kvcache_event event = {};
+  event.struct_size = sizeof event;
+  ASSERT_EQ(kvcache_events_count(events), 2U);
+  ASSERT_EQ(kvcache_events_read(events, 0, &event), KVCACHE_OK);
+  EXPECT_EQ(event.kind, KVCACHE_EVENT_CLEARED);
+  ASSERT_EQ(kvcache_events_read(events, 1, &event), KVCACHE_OK);
+  EXPECT_EQ(event.hash_count, 1U);
+  kvcache_events_destroy(events);
 }
 
 TEST_F(CApiMemory, TooManyElements) {
