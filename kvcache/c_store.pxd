@@ -16,6 +16,7 @@ cdef extern from "kvcache/c_store.h" nogil:
         size_t struct_size
         uint64_t ttl_ms
         const char* tenant
+        uint32_t convert
 
     kvcache_status kvcache_cache_save(
         kvcache_cache* cache, const char* path, const int32_t* tokens, size_t token_count,
@@ -54,9 +55,14 @@ cdef extern from "kvcache/c_store.h" nogil:
         uint64_t no_room
         const char* last_error
 
+    ctypedef struct kvcache_prefetch_options:
+        size_t struct_size
+        uint64_t ttl_ms
+        const char* tenant
+
     kvcache_status kvcache_cache_prefetch(
         kvcache_cache* cache, const int32_t* tokens, size_t token_count, const kvcache_space* space,
-        const kvcache_load_options* options, uint64_t* out_positions
+        const kvcache_prefetch_options* options, uint64_t* out_positions
     )
     kvcache_status kvcache_cache_flush_disk(kvcache_cache* cache, const uint64_t* wait_ms)
     kvcache_status kvcache_cache_disk_stats(const kvcache_cache* cache, kvcache_disk_stats* out)

@@ -36,6 +36,7 @@ static int prompt_cache_test(const char* directory) {
   const kvcache_options options = toy_options();
   const kvcache_save_options replace = {.struct_size = sizeof replace, .replace = 1};
   const kvcache_load_options charge = {.struct_size = sizeof charge, .tenant = "acme"};
+  const kvcache_load_options convert = {.struct_size = sizeof convert, .convert = 1};
   kvcache_explanation why = empty_explanation();
   kvcache_cache *first = NULL, *second = NULL;
   uint64_t positions = 0;
@@ -64,6 +65,12 @@ static int prompt_cache_test(const char* directory) {
   OK(kvcache_cache_explain(second, prompt, kPrompt, &kTeam, &why));
   CHECK(why.cached_tokens == kPrompt - 1 && why.position == kPrompt - 1);
   CHECK(why.limit == KVCACHE_LIMIT_TOKENS && why.snapshot_format == KVCACHE_SNAPSHOT_EXACT);
+  CHECK(restored_test(second, &kTeam) == 0);
+  kvcache_cache_destroy(second);
+
+  OK(toy_cache_of(KVCACHE_F32, &options, &second));
+  CHECK(kvcache_cache_load(second, path, &kTeam, NULL, &positions) == KVCACHE_UNSUPPORTED);
+  OK(kvcache_cache_load(second, path, &kTeam, &convert, &positions));
   CHECK(restored_test(second, &kTeam) == 0);
   kvcache_cache_destroy(second);
   return 0;

@@ -80,7 +80,9 @@ static inline kvcache_options toy_options(void) {
   return options;
 }
 
-static inline kvcache_status toy_cache(const kvcache_options* options, kvcache_cache** out) {
+/* Rows are stored as `dtype`. */
+static inline kvcache_status toy_cache_of(kvcache_dtype dtype, const kvcache_options* options,
+                                          kvcache_cache** out) {
   static const uint64_t kv_shape[2] = {kToyHeads, kToyWidth}, state_shape[1] = {kToyState};
   kvcache_state_decl decls[3];
   memset(decls, 0, sizeof decls);
@@ -88,7 +90,7 @@ static inline kvcache_status toy_cache(const kvcache_options* options, kvcache_c
   decls[0].id = "l0.k";
   decls[0].component = "attention.keys";
   decls[0].kind = KVCACHE_PAGED_KV;
-  decls[0].dtype = KVCACHE_F16;
+  decls[0].dtype = dtype;
   decls[0].shape = kv_shape;
   decls[0].shape_axes = 2;
   decls[1] = decls[0];
@@ -103,6 +105,10 @@ static inline kvcache_status toy_cache(const kvcache_options* options, kvcache_c
   decls[2].verify = KVCACHE_H_STEPS;
   decls[2].gate = KVCACHE_GATE_ELEMENT;
   return kvcache_cache_create(decls, 3, options, out);
+}
+
+static inline kvcache_status toy_cache(const kvcache_options* options, kvcache_cache** out) {
+  return toy_cache_of(KVCACHE_F16, options, out);
 }
 
 /* Runs tokens [length, end) of a sequence: the forward pass. */

@@ -22,6 +22,7 @@ typedef struct kvcache_load_options {
   size_t struct_size;
   uint64_t ttl_ms;    /* 0: the cache's; UINT64_MAX: for ever */
   const char* tenant; /* who is charged for it */
+  uint32_t convert;   /* not 0: rows that are stored in another format than the plan's */
 } kvcache_load_options;
 
 KVCACHE_API kvcache_status kvcache_cache_save(kvcache_cache* cache, const char* path,
@@ -67,10 +68,16 @@ typedef struct kvcache_disk_stats {
   const char* last_error;
 } kvcache_disk_stats;
 
+typedef struct kvcache_prefetch_options {
+  size_t struct_size;
+  uint64_t ttl_ms; /* these two as in kvcache_load_options */
+  const char* tenant;
+} kvcache_prefetch_options;
+
 /* Positions that kvcache_sequence_open() would reuse afterwards. */
 KVCACHE_API kvcache_status kvcache_cache_prefetch(kvcache_cache* cache, const int32_t* tokens,
                                                   size_t token_count, const kvcache_space* space,
-                                                  const kvcache_load_options* options,
+                                                  const kvcache_prefetch_options* options,
                                                   uint64_t* out_positions);
 /* NULL: waits as long as it takes. */
 KVCACHE_API kvcache_status kvcache_cache_flush_disk(kvcache_cache* cache, const uint64_t* wait_ms);

@@ -66,15 +66,16 @@ kvcache_status kvcache_cache_load(kvcache_cache* cache, const char* path,
                  if (!in) return in.status();
                  const auto from = read_struct("options", options);
                  if (!from) return from.status();
-                 return answer(
-                     cache->cache->load(path, *in, ttl_from(from->ttl_ms), text_from(from->tenant)),
-                     out_positions);
+                 const kvcache::LoadOptions how = {.ttl_ms = ttl_from(from->ttl_ms),
+                                                   .tenant = text_from(from->tenant),
+                                                   .convert = from->convert != 0};
+                 return answer(cache->cache->load(path, *in, how), out_positions);
                });
 }
 
 kvcache_status kvcache_cache_prefetch(kvcache_cache* cache, const int32_t* tokens,
                                       size_t token_count, const kvcache_space* space,
-                                      const kvcache_load_options* options,
+                                      const kvcache_prefetch_options* options,
                                       uint64_t* out_positions) {
   return entry(
       {{"cache", cache}, some("tokens", tokens, token_count), {"out_positions", out_positions}},
