@@ -4,6 +4,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from kvcache.c cimport (
     KVCACHE_F16,
@@ -23,7 +24,7 @@ from kvcache.c cimport (
     kvcache_options,
     kvcache_sequence,
     kvcache_sequence_advance_in_place,
-    kvcache_sequence_close,
+    kvcache_sequence_destroy,
     kvcache_sequence_open,
     kvcache_sequence_prepare,
     kvcache_state_decl,
@@ -53,18 +54,19 @@ cdef class Batch:
         cdef kvcache_state_decl decl
         cdef kvcache_options options
         cdef size_t i
-        decl.id, decl.layer, decl.component = b"k", 0, b"attention.keys"
+        memset(&decl, 0, sizeof(decl))
+        memset(&options, 0, sizeof(options))
+        decl.struct_size, options.struct_size = sizeof(decl), sizeof(options)
+        decl.id, decl.component = b"k", b"attention.keys"
         decl.kind, decl.dtype, decl.shape, decl.shape_axes = KVCACHE_PAGED_KV, KVCACHE_F16, shape, 2
-        decl.row_scale_bytes = decl.window = decl.chunked = decl.sinks = decl.record_tokens = 0
-        options.memory_bytes, options.block_tokens, options.sequences = memory, 16, count
-        options.policy, options.ring_depth = NULL, 0
+        options.memory_bytes, options.sequences = memory, count
         check(kvcache_cache_create(&decl, 1, &options, &self.cache))
         self.count = count
         self.sequences = <kvcache_sequence**>calloc(count, sizeof(kvcache_sequence*))
         for i in range(count):
             check(
                 kvcache_sequence_open(
-                    self.cache, &prompts[i, 0], prompts.shape[1], NULL, 0, &self.sequences[i]
+                    self.cache, &prompts[i, 0], prompts.shape[1], NULL, NULL, &self.sequences[i]
                 )
             )
             check(kvcache_sequence_prepare(self.sequences[i], prompts.shape[1]))
@@ -75,7 +77,7 @@ cdef class Batch:
         cdef size_t i
         kvcache_batch_destroy(self.batch)
         for i in range(self.count):
-            kvcache_sequence_close(self.sequences[i])
+            kvcache_sequence_destroy(self.sequences[i])
         free(self.sequences)
         kvcache_cache_destroy(self.cache)
 

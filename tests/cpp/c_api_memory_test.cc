@@ -36,6 +36,7 @@ class CApiMemory : public testing::Test {
   void SetUp() override {
     const std::array<uint64_t, 2> shape = {2, 8};
     kvcache_state_decl decl = {};
+    decl.struct_size = sizeof decl;
     decl.id = "k";
     decl.component = "attention.keys";
     decl.kind = KVCACHE_PAGED_KV;
@@ -43,7 +44,9 @@ class CApiMemory : public testing::Test {
     decl.shape = shape.data();
     decl.shape_axes = shape.size();
     kvcache_options options = {};
+    options.struct_size = sizeof options;
     options.memory_bytes = 1 << 20;
+    options.event_capacity = 100;
     options.block_tokens = 4;
     options.sequences = 4;
     expect_statuses("create", [&] { return kvcache_cache_create(&decl, 1, &options, &cache_); });
@@ -58,7 +61,8 @@ TEST_F(CApiMemory, StepsOfABatch) {
   const std::array<int32_t, 2> tokens = {1, 2};
   std::array<kvcache_sequence*, 2> sequences = {};
   for (kvcache_sequence*& sequence : sequences) {
-    ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, 0, &sequence), KVCACHE_OK);
+    ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, nullptr, &sequence),
+              KVCACHE_OK);
   }
   kvcache_batch* batch = nullptr;
   expect_statuses("batch", [&] { return kvcache_batch_create(sequences.data(), 2, &batch); });
@@ -84,20 +88,68 @@ TEST_F(CApiMemory, StepsOfABatch) {
   ASSERT_EQ(kvcache_batch_lengths(batch, lengths.data()), KVCACHE_OK);
   EXPECT_EQ(lengths[1], 2U);
   kvcache_batch_destroy(batch);
-  for (kvcache_sequence* sequence : sequences) kvcache_sequence_close(sequence);
+  for (kvcache_sequence* sequence : sequences) kvcache_sequence_destroy(sequence);
   kvcache_stats stats = {};
+  stats.struct_size = sizeof stats;
   ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
   EXPECT_EQ(stats.used_bytes, 0U);
+}
+
+TEST_F(CApiMemory, WhatIsStored) {
+  const std::array<int32_t, 6> tokens = {1, 2, 3, 4, 5, 6};
+  kvcache_open_options hints = {};
+  hints.struct_size = sizeof hints;
+  hints.tenant = "a tenant whose name needs memory of its own";
+  kvcache_sequence* sequence = nullptr;
+  expect_statuses("open", [&] {
+    return kvcache_sequence_open(cache_, tokens.data(), 6, nullptr, &hints, &sequence);
+  });
+  ASSERT_NE(sequence, nullptr);
+  ASSERT_EQ(kvcache_sequence_prepare(sequence, 5), KVCACHE_OK);
+  ASSERT_EQ(kvcache_sequence_advance_in_place(sequence, 5), KVCACHE_OK);
+  kvcache_verify* verify = nullptr;
+  expect_statuses("begin_verify", [&] {
+    return kvcache_sequence_begin_verify(sequence, tokens.data(), 2, nullptr, &verify);
+  });
+  ASSERT_NE(verify, nullptr);
+  kvcache_verify_destroy(verify);
+  ASSERT_EQ(kvcache_sequence_publish(sequence), KVCACHE_OK);
+  kvcache_sequence_destroy(sequence);
+
+  kvcache_explanation why = {};
+  why.struct_size = sizeof why;
+  expect_statuses("explain",
+                  [&] { return kvcache_cache_explain(cache_, tokens.data(), 6, nullptr, &why); });
+  kvcache_pin* pin = nullptr;
+  expect_statuses(
+      "pin", [&] { return kvcache_cache_pin(cache_, tokens.data(), 6, nullptr, nullptr, &pin); });
+  kvcache_pin_destroy(pin);
+  kvcache_tenants* tenants = nullptr;
+  expect_statuses("tenants", [&] { return kvcache_cache_tenants(cache_, &tenants); });
+  ASSERT_EQ(kvcache_tenants_count(tenants), 1U);
+  kvcache_tenants_destroy(tenants);
+  kvcache_events* events = nullptr;
+  expect_statuses("events", [&] { return kvcache_cache_take_events(cache_, &events); });
+  // Those that were taken, and found no memory, are said again.
+  kvcache_event event = {};
+  event.struct_size = sizeof event;
+  ASSERT_EQ(kvcache_events_count(events), 2U);
+  ASSERT_EQ(kvcache_events_read(events, 0, &event), KVCACHE_OK);
+  EXPECT_EQ(event.kind, KVCACHE_EVENT_CLEARED);
+  ASSERT_EQ(kvcache_events_read(events, 1, &event), KVCACHE_OK);
+  EXPECT_EQ(event.hash_count, 1U);
+  kvcache_events_destroy(events);
 }
 
 TEST_F(CApiMemory, TooManyElements) {
   const int32_t token = 1;
   kvcache_sequence* sequence = nullptr;
-  ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, 0, &sequence), KVCACHE_OK);
+  ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, nullptr, &sequence), KVCACHE_OK);
   // More than a vector can have; nothing of it is read.
-  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4), KVCACHE_OUT_OF_CAPACITY);
+  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4, nullptr, 0),
+            KVCACHE_OUT_OF_CAPACITY);
   EXPECT_STREQ(kvcache_last_error(), "more elements than memory can hold");
-  kvcache_sequence_close(sequence);
+  kvcache_sequence_destroy(sequence);
 }
 
 }  // namespace

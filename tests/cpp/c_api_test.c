@@ -1,17 +1,7 @@
 /* A C99 program serves a prompt of a hybrid model twice: the second time state comes back. */
-#include <kvcache/c.h>
-#include <stdio.h>
-#include <string.h>
+#include "c_toy.h"
 
-#define CHECK(condition)                                                                        \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, kvcache_last_error()); \
-      return 1;                                                                                 \
-    }                                                                                           \
-  } while (0)
-
-enum { kTokens = 21, kHeads = 2, kWidth = 8 };
+enum { kTokens = 21, kHeads = kToyHeads, kWidth = kToyWidth };
 
 /* A sequence of kTokens - 1 positions goes back to the state it had when it was recorded. */
 static int ring_test(kvcache_sequence* sequence) {
@@ -41,7 +31,9 @@ static int decode_in_place(kvcache_cache* cache) {
   kvcache_sequence* sequences[2] = {NULL, NULL};
   kvcache_sequence* twice[2];
   kvcache_batch* batch = NULL;
-  kvcache_page_memory pages;
+  kvcache_page_memory pages = {.struct_size = sizeof pages};
+  const kvcache_space a = {.struct_size = sizeof a, .name = {"a", 1}};
+  const kvcache_space b = {.struct_size = sizeof b, .name = {"b", 1}};
   static uint16_t read[2][6][kHeads][kWidth];
   kvcache_rows rows[2] = {
       {read[0], KVCACHE_F16, 6, kHeads, kWidth, sizeof read[0][0], sizeof read[0][0][0]},
@@ -49,8 +41,8 @@ static int decode_in_place(kvcache_cache* cache) {
   const uint64_t starts[2] = {0, 2}, each[2] = {4, 2};
   uint64_t p;
   int i;
-  CHECK(kvcache_sequence_open(cache, prompt, 2, "a", 1, &sequences[0]) == KVCACHE_OK);
-  CHECK(kvcache_sequence_open(cache, prompt, 2, "b", 1, &sequences[1]) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, prompt, 2, &a, NULL, &sequences[0]) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, prompt, 2, &b, NULL, &sequences[1]) == KVCACHE_OK);
   twice[0] = twice[1] = sequences[0];
   CHECK(kvcache_batch_create(twice, 2, &batch) == KVCACHE_INVALID_ARGUMENT);
   CHECK(kvcache_batch_create(sequences, 2, &batch) == KVCACHE_OK);
@@ -81,12 +73,12 @@ static int decode_in_place(kvcache_cache* cache) {
   CHECK(blocks == 2);
   CHECK(kvcache_sequence_block_table(sequences[1], 0, own, 8, &blocks) == KVCACHE_OK);
   CHECK(own[0] == table[columns] && own[1] == table[columns + 1]);
-  kvcache_sequence_close(sequences[0]);
+  kvcache_sequence_destroy(sequences[0]);
   CHECK(kvcache_batch_prepare(batch, NULL) == KVCACHE_INVALID_ARGUMENT);
   kvcache_batch_destroy(batch);
   CHECK(kvcache_sequence_prepare(sequences[1], 1) == KVCACHE_OK);
   CHECK(kvcache_sequence_advance_in_place(sequences[1], 1) == KVCACHE_OK);
-  kvcache_sequence_close(sequences[1]);
+  kvcache_sequence_destroy(sequences[1]);
   return 0;
 }
 
@@ -94,10 +86,25 @@ static int decode_in_place(kvcache_cache* cache) {
 static int records_test(void) {
   const uint64_t shape[2] = {1, kWidth};
   const char* name = "state.pooling.0.pooled";
-  const kvcache_state_decl decls[2] = {
-      {"l0.k", 0, "attention.keys", KVCACHE_PAGED_KV, KVCACHE_F16, shape, 2, 0, 2, 0, 1, 1},
-      {"l0.p", 0, name, KVCACHE_PAGED_KV, KVCACHE_F16, shape, 2, 0, 0, 0, 0, 4}};
-  const kvcache_options odd = {1 << 20, 6, 1, NULL, 0}, options = {1 << 20, 8, 1, NULL, 0};
+  const kvcache_state_decl decls[2] = {{.struct_size = sizeof decls[0],
+                                        .id = "l0.k",
+                                        .component = "attention.keys",
+                                        .kind = KVCACHE_PAGED_KV,
+                                        .dtype = KVCACHE_F16,
+                                        .shape = shape,
+                                        .shape_axes = 2,
+                                        .window = 2,
+                                        .sinks = 1},
+                                       {.struct_size = sizeof decls[0],
+                                        .id = "l0.p",
+                                        .component = name,
+                                        .kind = KVCACHE_PAGED_KV,
+                                        .dtype = KVCACHE_F16,
+                                        .shape = shape,
+                                        .shape_axes = 2,
+                                        .record_tokens = 4}};
+  kvcache_options options = {
+      .struct_size = sizeof options, .memory_bytes = 1 << 20, .block_tokens = 6, .sequences = 1};
   static float rows[kTokens][kWidth], read[kTokens][kWidth];
   kvcache_rows keys = {rows, KVCACHE_F32, kTokens, 1, kWidth, sizeof rows[0], sizeof rows[0]};
   kvcache_rows records = keys, back = keys;
@@ -111,10 +118,11 @@ static int records_test(void) {
   }
   records.tokens = back.tokens = kTokens / 4;
   back.data = read;
-  CHECK(kvcache_cache_create(decls, 2, &odd, &cache) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_cache_create(decls, 2, &options, &cache) == KVCACHE_INVALID_ARGUMENT);
   CHECK(strstr(kvcache_last_error(), "block_tokens to a multiple") != NULL);
+  options.block_tokens = 8;
   CHECK(kvcache_cache_create(decls, 2, &options, &cache) == KVCACHE_OK);
-  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, 0, &sequence) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, NULL, &sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_write(sequence, 0, 0, &keys, 1) == KVCACHE_OK);
   CHECK(kvcache_sequence_advance(sequence, kTokens) == KVCACHE_INVALID_ARGUMENT);
   CHECK(kvcache_sequence_write_records(sequence, 0, "none", 0, &records) == KVCACHE_NOT_FOUND);
@@ -129,20 +137,14 @@ static int records_test(void) {
   CHECK(kvcache_sequence_read(sequence, 0, 0, &back, 1) == KVCACHE_OK); /* the sink */
   CHECK(kvcache_sequence_read(sequence, 0, 1, &back, 1) == KVCACHE_NOT_FOUND);
   CHECK(kvcache_sequence_read(sequence, 0, kTokens - 1, &back, 1) == KVCACHE_OK);
-  kvcache_sequence_close(sequence);
+  kvcache_sequence_destroy(sequence);
   kvcache_cache_destroy(cache);
   return 0;
 }
 
 int main(void) {
-  const uint64_t kv_shape[2] = {kHeads, kWidth};
-  const uint64_t state_shape[3] = {2, 4, 4};
-  const kvcache_state_decl decls[3] = {
-      {"l0.k", 0, "attention.keys", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0, 0, 0, 0},
-      {"l0.v", 0, "attention.values", KVCACHE_PAGED_KV, KVCACHE_F16, kv_shape, 2, 0, 0, 0, 0, 0},
-      {"l1.h", 1, "state.recurrent", KVCACHE_RECURRENT, KVCACHE_F32, state_shape, 3, 0, 0, 0, 0,
-       0}};
-  const kvcache_options options = {1 << 20, 4, 8, NULL, 2};
+  const kvcache_space other = {.struct_size = sizeof other, .name = {"other", 5}};
+  kvcache_options options = toy_options();
   kvcache_cache* cache = NULL;
   kvcache_sequence* sequence = NULL;
   kvcache_sequence* child = NULL;
@@ -158,7 +160,7 @@ int main(void) {
   int32_t tokens[kTokens];
   void* state = NULL;
   uint64_t state_bytes = 0;
-  kvcache_stats stats;
+  kvcache_stats stats = {.struct_size = sizeof stats};
   int i;
   for (i = 0; i < kTokens; ++i) tokens[i] = i;
   for (i = 0; i < kTokens * kHeads * kWidth; ++i) {
@@ -166,28 +168,29 @@ int main(void) {
     (&values[0][0][0])[i] = (float)-i;
   }
 
-  CHECK(kvcache_cache_create(decls, 3, &options, &cache) == KVCACHE_OK);
-  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, 0, &sequence) == KVCACHE_OK);
+  options.ring_depth = 2;
+  CHECK(toy_cache(&options, &cache) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, NULL, &sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_cached_tokens(sequence) == 0);
   CHECK(kvcache_sequence_write(sequence, 0, 0, rows, 2) == KVCACHE_OK);
   CHECK(kvcache_sequence_write(sequence, 0, 0, rows, 1) == KVCACHE_INVALID_ARGUMENT);
   CHECK(strstr(kvcache_last_error(), "2 components") != NULL);
   CHECK(kvcache_sequence_advance(sequence, kTokens - 1) == KVCACHE_OK);
   CHECK(kvcache_sequence_state(sequence, 1, "state.recurrent", &state, &state_bytes) == KVCACHE_OK);
-  CHECK(state_bytes == 2 * 4 * 4 * sizeof(float));
+  CHECK(state_bytes == kToyState * sizeof(float));
   memset(state, 0x3f, state_bytes);
-  CHECK(kvcache_sequence_snapshot(sequence) == KVCACHE_OK);
+  CHECK(kvcache_sequence_snapshot(sequence, KVCACHE_SNAPSHOT_EXACT) == KVCACHE_OK);
   CHECK(kvcache_sequence_publish(sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_fork(sequence, &child) == KVCACHE_OK);
   CHECK(kvcache_sequence_truncate(child, 7) == KVCACHE_UNSUPPORTED);
-  kvcache_sequence_close(child);
+  kvcache_sequence_destroy(child);
   CHECK(ring_test(sequence) == 0);
-  kvcache_sequence_close(sequence);
+  kvcache_sequence_destroy(sequence);
 
-  CHECK(kvcache_sequence_open(cache, tokens, kTokens, "other", 5, &sequence) == KVCACHE_OK);
+  CHECK(kvcache_sequence_open(cache, tokens, kTokens, &other, NULL, &sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_cached_tokens(sequence) == 0);
-  kvcache_sequence_close(sequence);
-  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, 0, &sequence) == KVCACHE_OK);
+  kvcache_sequence_destroy(sequence);
+  CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, NULL, &sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_cached_tokens(sequence) == kTokens - 1);
   CHECK(kvcache_sequence_read(sequence, 0, 0, back, 2) == KVCACHE_OK);
   CHECK(memcmp(read[0], keys, (kTokens - 1) * sizeof keys[0]) == 0);
@@ -197,7 +200,7 @@ int main(void) {
   CHECK(decode_in_place(cache) == 0);
   kvcache_cache_destroy(cache); /* before its sequence: allowed */
   CHECK(kvcache_sequence_length(sequence) == kTokens - 1);
-  kvcache_sequence_close(sequence);
+  kvcache_sequence_destroy(sequence);
   CHECK(kvcache_cache_stats(NULL, &stats) == KVCACHE_INVALID_ARGUMENT);
   CHECK(records_test() == 0);
   puts("c_api_test passed");

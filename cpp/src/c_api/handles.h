@@ -1,16 +1,25 @@
-// What the files of the C face share: the handles, and the one way out of every entry.
+// What the files of the C face share: the handles, and the one way in and out of every entry.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <new>
+#include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "kvcache/batch.h"
+#include "kvcache/batch_verify.h"
 #include "kvcache/c.h"
 #include "kvcache/cache.h"
+#include "kvcache/carry_table.h"
+#include "kvcache/token_tree.h"
+#include "kvcache/verify.h"
+#include "kvcache/verify_table.h"
 
 struct kvcache_cache {
   std::unique_ptr<kvcache::Cache> cache;
@@ -24,22 +33,74 @@ struct kvcache_batch {
   kvcache::Batch batch;
 };
 
+struct kvcache_verify {
+  kvcache::VerifySession session;
+  std::array<std::int32_t, 2> offsets = {};
+  std::int64_t start = 0;
+};
+
+struct kvcache_batch_verify {
+  kvcache::BatchVerifySession session;
+};
+
+struct kvcache_verify_table {
+  kvcache::VerifyTable table;
+};
+
+struct kvcache_carry_table {
+  kvcache::CarryTable table;
+};
+
+struct kvcache_tree {
+  kvcache::TokenTree tree;
+};
+
+struct kvcache_pin {
+  kvcache::Pin pin;
+};
+
+struct kvcache_reservation {
+  kvcache::Reservation reservation;
+};
+
+struct kvcache_tenants {
+  std::vector<kvcache::TenantUsage> list;
+};
+
+struct kvcache_events {
+  std::vector<kvcache::CacheEvent> list;
+  // As C sees them, of each event.
+  std::vector<std::vector<kvcache_media>> media;
+  std::vector<kvcache_space> spaces;
+};
+
 namespace kvcache::c_api {
 
 // Remember the text for kvcache_last_error() and give the number.
 kvcache_status fail(const Status& status) noexcept;
 kvcache_status fail_text(kvcache_status code, const char* literal) noexcept;
-kvcache_status null_argument(const char* name) noexcept;
-inline kvcache_status done(const Status& status) noexcept {
-  return status.is_ok() ? KVCACHE_OK : fail(status);
+
+// A pointer that may not be NULL, and its name.
+struct Given {
+  const char* name;
+  const void* pointer;
+};
+
+// `count` elements, of which there may be none.
+inline Given some(const char* name, const void* pointer, std::size_t count) {
+  return {name, count == 0 ? name : pointer};
 }
 
-// Runs the body of an entry. No exception may reach C; only the system's memory running out, in
-// the middle of a call, makes one here.
+// Runs the body of an entry, which returns a Status, once the pointers are there. No exception may
+// reach C; only the system's memory running out, in the middle of a call, makes one here.
 template <typename Body>
-kvcache_status guarded(Body&& body) noexcept {
+kvcache_status entry(std::initializer_list<Given> pointers, Body&& body) noexcept {
   try {
-    return body();
+    for (const Given& given : pointers) {
+      if (given.pointer == nullptr) return fail(Status::invalid_argument(given.name, " is NULL"));
+    }
+    const Status status = body();
+    return status.is_ok() ? KVCACHE_OK : fail(status);
   } catch (const std::bad_alloc&) {
     return fail_text(KVCACHE_OUT_OF_CAPACITY, "the process is out of memory");
   } catch (const std::length_error&) {
@@ -51,25 +112,36 @@ kvcache_status guarded(Body&& body) noexcept {
   }
 }
 
-// An int of C may hold any number; only those that are members of the enumeration pass.
-inline bool is_dtype(int value) { return value >= KVCACHE_F32 && value <= KVCACHE_I8; }
+// What a call has made, as a new handle of the caller's.
+template <typename T, typename Handle>
+Status hand_over(Result<T>&& made, Handle** out) {
+  if (!made) return made.status();
+  *out = new Handle{std::move(made).value()};
+  return Status::ok();
+}
 
-// The rows of a C caller. View: codec::RowsView or codec::MutableRowsView.
-template <typename View>
-Result<std::vector<View>> views_from(const kvcache_rows* rows, std::size_t count) {
-  std::vector<View> views;
-  for (std::size_t i = 0; i < count; ++i) {
-    const kvcache_rows& from = rows[i];
-    if (from.data == nullptr && from.tokens > 0) {
-      return Status::invalid_argument("components[", i, "].data is NULL");
-    }
-    if (!is_dtype(from.dtype)) {
-      return Status::invalid_argument("components[", i, "].dtype is not known");
-    }
-    views.push_back({from.data, static_cast<DType>(from.dtype), from.tokens, from.heads, from.width,
-                     from.token_stride, from.head_stride});
-  }
-  return views;
+// A number that a call answers with.
+template <typename T, typename Out>
+Status answer(const Result<T>& result, Out* out) {
+  if (!result) return result.status();
+  *out = *result;
+  return Status::ok();
+}
+
+// A tensor of fixed-size state.
+template <typename Data>
+Status answer_state(const Result<StateView>& view, Data** out_data, std::uint64_t* out_bytes) {
+  if (!view) return view.status();
+  *out_data = view->data;
+  *out_bytes = view->component->bytes;
+  return Status::ok();
+}
+
+// One number for each sequence of a batch; none: 1 each.
+inline std::span<const std::uint64_t> counts_of(const kvcache_batch* batch,
+                                                const std::uint64_t* counts) {
+  if (counts == nullptr) return {};
+  return {counts, batch->batch.size()};
 }
 
 }  // namespace kvcache::c_api

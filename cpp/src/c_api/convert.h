@@ -1,0 +1,133 @@
+// From structs, arrays and numbers of C to those of the core, and back.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/c.h"
+#include "kvcache/codec.h"
+#include "kvcache/lifetime.h"
+#include "kvcache/prefix_space.h"
+#include "kvcache/status.h"
+#include "kvcache/types.h"
+
+namespace kvcache::c_api {
+
+// ---- Structs that begin with their size --------------------------------------------------------
+
+// Bytes of T when the ABI began. To be specialised once T has grown, by fields that begin where its
+// sizeof was: padding at its end is not zero.
+template <typename T>
+inline constexpr std::size_t kFirstSize = sizeof(T);
+
+// kInvalidArgument: not a size that a struct of `first` bytes may have grown to.
+Status check_size(const char* name, std::size_t size, std::size_t first);
+// kUnsupported: a newer caller's struct has something in fields that are not known here.
+Status check_rest(const char* name, const void* from, std::size_t size, std::size_t known);
+
+// The caller's struct, with zeros for what an older one lacks; nothing but zeros without one.
+template <typename T>
+Result<T> read_struct(const char* name, const T* from) {
+  T value = {};
+  if (from == nullptr) return value;
+  const std::size_t size = from->struct_size;
+  if (Status status = check_size(name, size, kFirstSize<T>); !status) return status;
+  if (Status status = check_rest(name, from, size, sizeof(T)); !status) return status;
+  std::memcpy(&value, from, std::min(size, sizeof(T)));
+  return value;
+}
+
+// Fills what the caller's struct has room for.
+template <typename T>
+Status write_struct(T* to, T value) {
+  const std::size_t size = to->struct_size;
+  if (Status status = check_size("out", size, kFirstSize<T>); !status) return status;
+  value.struct_size = size;
+  std::memcpy(to, &value, std::min(size, sizeof(T)));
+  if (size > sizeof(T)) {
+    std::memset(reinterpret_cast<std::byte*>(to) + sizeof(T), 0, size - sizeof(T));
+  }
+  return Status::ok();
+}
+
+// ---- Values ------------------------------------------------------------------------------------
+
+// An int of C may hold any number; only those from 0 to `last` are members of the enumeration.
+template <typename E, typename C>
+Status read_enum(const char* name, C value, C last, E* to) {
+  if (value < 0 || value > last) {
+    return Status::invalid_argument(name, " is ", static_cast<std::int64_t>(value),
+                                    ", expected 0..", static_cast<std::int64_t>(last));
+  }
+  *to = static_cast<E>(value);
+  return Status::ok();
+}
+
+template <typename T>
+std::optional<T> optional_from(const T* value) {
+  return value == nullptr ? std::optional<T>() : *value;
+}
+// Of milliseconds, which 0 stands for none of.
+inline std::optional<std::uint64_t> ttl_from(std::uint64_t ttl_ms) {
+  return ttl_ms == 0 ? std::optional<std::uint64_t>() : ttl_ms;
+}
+inline MemoryShare share_from(const kvcache_share& share) {
+  return {.fraction = share.fraction, .bytes = optional_from(share.bytes)};
+}
+inline std::string text_from(const char* text) { return text == nullptr ? "" : text; }
+Result<std::string> bytes_from(const char* name, const kvcache_bytes& bytes);
+Result<std::vector<MediaSpan>> media_from(const kvcache_media* media, std::size_t count);
+Result<PrefixSpace> space_from(const kvcache_space* space);
+
+// The other way; they borrow.
+inline kvcache_bytes to_bytes(const std::string& text) { return {text.data(), text.size()}; }
+std::vector<kvcache_media> to_media(const std::vector<MediaSpan>& media);
+kvcache_space to_space(const PrefixSpace& space);  // without media
+
+// ---- Arrays ------------------------------------------------------------------------------------
+
+// The rows of a C caller. View: codec::RowsView or codec::MutableRowsView.
+template <typename View>
+Result<View> view_from(const char* name, const kvcache_rows& rows) {
+  if (rows.data == nullptr && rows.tokens > 0) {
+    return Status::invalid_argument(name, ".data is NULL");
+  }
+  View view{rows.data,  DType::kF32,       rows.tokens,     rows.heads,
+            rows.width, rows.token_stride, rows.head_stride};
+  Status status = read_enum(name, rows.dtype, KVCACHE_I8, &view.dtype);
+  if (!status) return status.prefixed("dtype of ");
+  return view;
+}
+
+template <typename View>
+Result<std::vector<View>> views_from(const kvcache_rows* rows, std::size_t count) {
+  std::vector<View> views;
+  views.reserve(count);  // before a nonsensical count is believed
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string name = "components[" + std::to_string(i) + "]";
+    auto view = view_from<View>(name.c_str(), rows[i]);
+    if (!view) return view.status();
+    views.push_back(*view);
+  }
+  return views;
+}
+
+// Copies a list to `out`, with room for `capacity` entries. `to_count` gets its length in any case.
+template <typename T>
+Status copy_out(const std::vector<T>& list, T* out, std::size_t capacity, std::size_t* to_count) {
+  *to_count = list.size();
+  if (list.size() > capacity) {
+    return Status::invalid_argument("the list has ", list.size(), " entries, out has room for ",
+                                    capacity);
+  }
+  std::copy(list.begin(), list.end(), out);
+  return Status::ok();
+}
+
+}  // namespace kvcache::c_api
