@@ -11,7 +11,7 @@ cdef extern from "kvcache/c_store.h" nogil:
     ctypedef struct kvcache_save_options:
         size_t struct_size
         uint32_t replace
-        uint32_t no_sync
+        uint32_t not_durable
 
     ctypedef struct kvcache_load_options:
         size_t struct_size

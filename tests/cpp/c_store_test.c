@@ -34,7 +34,8 @@ static int restored_test(kvcache_cache* cache, const kvcache_space* space) {
 /* Saved by one cache, loaded by another. */
 static int prompt_cache_test(const char* directory) {
   const kvcache_options options = toy_options();
-  const kvcache_save_options replace = {.struct_size = sizeof replace, .replace = 1};
+  const kvcache_save_options replace = {
+      .struct_size = sizeof replace, .replace = 1, .not_durable = 1};
   const kvcache_load_options charge = {.struct_size = sizeof charge, .tenant = "acme"};
   const kvcache_load_options convert = {.struct_size = sizeof convert, .convert = 1};
   kvcache_explanation why = empty_explanation();

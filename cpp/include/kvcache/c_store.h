@@ -15,8 +15,8 @@ typedef struct kvcache_events kvcache_events;
 
 typedef struct kvcache_save_options {
   size_t struct_size;
-  uint32_t replace; /* not 0: a prompt cache that is there already */
-  uint32_t no_sync; /* not 0: it is not waited for the disk */
+  uint32_t replace;     /* not 0: a prompt cache that is there already */
+  uint32_t not_durable; /* not 0: does not wait for the disk; see SaveOptions::durable */
 } kvcache_save_options;
 
 typedef struct kvcache_load_options {

@@ -51,9 +51,9 @@ kvcache_status kvcache_cache_save(kvcache_cache* cache, const char* path, const 
                  if (!in) return in.status();
                  const auto from = read_struct("options", options);
                  if (!from) return from.status();
-                 return answer(cache->cache->save(
-                                   path, {tokens, token_count}, *in,
-                                   {.replace = from->replace != 0, .durable = from->no_sync == 0}),
+                 const kvcache::SaveOptions how = {.replace = from->replace != 0,
+                                                   .durable = from->not_durable == 0};
+                 return answer(cache->cache->save(path, {tokens, token_count}, *in, how),
                                out_positions);
                });
 }
