@@ -25,7 +25,7 @@ sys.path[:] = prefer_the_installed_package(sys.path)
 # "ci" gives the same examples on every run; "nightly" searches.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
-    "nightly", max_examples=2000, deadline=None, print_blob=True, stateful_step_count=100
+    "nightly", max_examples=1000, deadline=None, print_blob=True, stateful_step_count=100
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

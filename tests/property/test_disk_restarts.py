@@ -100,7 +100,7 @@ def test_restarts(model: str, cap: str) -> None:
         model = chosen_model
         cap = chosen_cap
 
-    search = settings(deadline=None)
+    search = settings(max_examples=100, deadline=None)
     if settings.get_current_profile_name() == "ci":
         search = settings(max_examples=5, stateful_step_count=15, deadline=None)
     run_state_machine_as_test(Machine, settings=search)
