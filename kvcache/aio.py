@@ -102,7 +102,7 @@ class AsyncCache:
         await self.run(self._disk().flush, timeout)
 
     async def prefetch_remote(self, tokens: ArrayLike, **space: Any) -> int:
-        """`CacheRemote.prefetch` ahead of the request that needs it; cancelling leaves nothing half.
+        """`CacheRemote.prefetch` ahead of the request that needs it, as `prefetch_disk`.
 
         Raises:
             UnsupportedError: the cache has no remote tier.

@@ -509,7 +509,7 @@ class Cache:
     def clear(self) -> None:
         """Drop every stored prefix, pinned ones too. Open sequences keep what they hold.
 
-        A disk tier keeps what it has, and `open` finds it there; ``erase()`` drops that too.
+        Tiers keep what they have, and `open` finds it there; ``erase()`` drops that too.
         """
         self._core.clear()
 
@@ -546,8 +546,8 @@ class Cache:
         """Drop what agrees with everything given, pinned or not; open sequences keep theirs.
 
         A disk tier loses it from its files as well, of all weights and models, whatever the media;
-        of a tenant all that it wrote. A remote tier loses it from the server, with ``tokens`` all of
-        their space.
+        of a tenant all that it wrote. A remote tier loses it from the server, with ``tokens`` all
+        of their space.
 
         Args:
             tokens: drop paths that begin with these, and what led only to them; within the one

@@ -47,6 +47,13 @@ class TierAccess(enum.StrEnum):
     WRITE_OR_READ = "write-or-read"  #: this cache, unless another one does
 
 
+# What a cache warns of once, and the counters that tell it.
+_KINDS = {
+    "some of it is not written": ("write_errors",),
+    "some of it cannot be read": ("read_errors",),
+    "some of it is damaged and left out": ("damaged_segments", "damaged_records"),
+}
+
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
@@ -174,15 +181,8 @@ class CacheDisk(CacheTierHandle):
 
     __slots__ = ()
 
-    _kinds = {
-        "some of it is not written": ("write_errors",),
-        "some of it cannot be read": ("read_errors",),
-        "some of it is damaged and left out": ("damaged_segments", "damaged_records"),
-    }
-    _core_stats = staticmethod(_core.disk_stats)
-
     def __init__(self, core: _core.Cache, tier: DiskTier) -> None:
-        super().__init__(core, f"disk tier {os.fsdecode(tier.path)}")
+        super().__init__(core, f"disk tier {os.fsdecode(tier.path)}", _KINDS, _core.disk_stats)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until what was published is in the tier, and safe as its durability says.

@@ -18,9 +18,9 @@ from kvcache.tenants import tenant_samples
 
 if TYPE_CHECKING:
     from kvcache.disk import CacheDisk, DiskTierStats
-    from kvcache.tiers.remote import CacheRemote, RemoteTierStats
     from kvcache.stats import CacheStats
     from kvcache.tenants import TenantUsage
+    from kvcache.tiers.remote import CacheRemote, RemoteTierStats
 
 __all__ = ["prometheus_text"]
 
@@ -41,7 +41,9 @@ class _Metric:
     def names(self) -> list[str]:
         return [self.fields] if isinstance(self.fields, str) else list(self.fields.values())
 
-    def samples(self, stats: CacheStats | DiskTierStats | RemoteTierStats) -> Iterator[tuple[str, int]]:
+    def samples(
+        self, stats: CacheStats | DiskTierStats | RemoteTierStats
+    ) -> Iterator[tuple[str, int]]:
         """Text of the own label, and value."""
         if not isinstance(self.fields, str):
             for value, field in self.fields.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kvcache import _core
 from kvcache._arguments import Media, as_number, as_space, as_text, as_tokens
@@ -36,15 +36,19 @@ def milliseconds(seconds: float, name: str) -> int:
 class CacheTierHandle:
     """One tier of a cache. Thread-safe."""
 
-    __slots__ = ("_core", "_name", "_told")
+    __slots__ = ("_core", "_counted", "_kinds", "_name", "_told")
 
-    #: What a cache warns of once, and the counters that tell it.
-    _kinds: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    _core_stats: ClassVar[Callable[[_core.Cache], Any]]
-
-    def __init__(self, core: _core.Cache, name: str) -> None:
+    def __init__(
+        self,
+        core: _core.Cache,
+        name: str,
+        kinds: Mapping[str, tuple[str, ...]],
+        counted: Callable[[_core.Cache], Any],
+    ) -> None:
         self._core = core
         self._name = name
+        self._kinds = kinds  # what is warned of once, and the counters that tell it
+        self._counted = counted
         self._told: set[str] = set()
 
     def prefetch(
@@ -94,7 +98,7 @@ class CacheTierHandle:
         Warns:
             KVCacheWarning: with the latest error of the tier.
         """
-        core = type(self)._core_stats(self._core)
+        core = self._counted(self._core)
         for kind, counters in self._kinds.items():
             if kind in self._told or not any(getattr(core, name) for name in counters):
                 continue

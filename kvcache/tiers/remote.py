@@ -1,9 +1,9 @@
 """A remote tier: a Valkey or Redis server with which several caches share what they publish.
 
 What is published is written behind the caller's back by one thread; `Cache.open` looks on the
-server for a longer prefix than memory and a disk tier have. Many caches read and write at once, and
-the first to write a record stays. Every record carries its tokens and checksums, which are compared
-when it is read. A server that is down, slow, full, emptied or wrong is a miss by the deadline, which
+server for a longer prefix than memory and a disk tier have. Many caches read and write at once; the
+first to write a record stays. Every record carries its tokens and checksums, which are compared
+when it is read. A server that is down, slow, full, emptied or wrong is a miss by the deadline; it
 is said once and counted. ``cpp/FORMAT.md`` describes keys and values, ``docs/remote.md`` how to run
 the server.
 
@@ -27,9 +27,24 @@ from kvcache.units import parse_bytes
 
 __all__ = ["CacheRemote", "RemoteTierStats", "ValkeyTier"]
 
+# What a cache warns of once, and the counters that tell it.
+_KINDS = {
+    "the server cannot be used": ("failures",),
+    "some of it is not written": ("write_errors",),
+    "some of it is damaged and left out": ("damaged_records",),
+}
 _PORT = 6379
 _TLS = ("valkeys", "rediss")
 _TOPOLOGY = ("cluster", "sentinel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a server listens: at host and port, or at the path of a Unix socket."""
+
+    host: str = ""
+    port: int = _PORT
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +84,23 @@ class ValkeyTier:
         database = _database(parts)
         if database is not None:
             object.__setattr__(self, "database", database)
-        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        object.__setattr__(self, "url", bare.geturl())
+        query = f"?{parts.query}" if parts.query else ""
+        place = parts.netloc.rpartition("@")[2]
+        object.__setattr__(self, "url", f"{parts.scheme}://{place}{parts.path}{query}")
         if not isinstance(self.at_open, bool):
             raise InvalidArgumentError(f"at_open: expected True or False, got {self.at_open!r}")
         self.core()
 
+    def address(self) -> Address:
+        """Where the server listens."""
+        parts = _split(self.url)
+        if parts.scheme == "unix":
+            return Address(path=unquote(parts.path))
+        return Address(host=parts.hostname or "", port=_port(parts))
+
     def core(self) -> _core.RemoteTierOptions:
         """The options as the compiled core takes them."""
-        parts = _split(self.url)
-        is_unix = parts.scheme == "unix"
+        address = self.address()
         ttl = 0 if self.ttl_seconds is None else milliseconds(self.ttl_seconds, "ttl_seconds")
         if self.ttl_seconds is not None and ttl == 0:
             raise InvalidArgumentError(f"ttl_seconds: must be above 0, got {self.ttl_seconds}")
@@ -88,9 +110,9 @@ class ValkeyTier:
                 f"deadline_seconds: must be 0.001..600, got {self.deadline_seconds}"
             )
         return _core.RemoteTierOptions(
-            host="" if is_unix else parts.hostname or "",
-            port=_PORT if is_unix else _port(parts),
-            socket=os.fsencode(unquote(parts.path)) if is_unix else b"",
+            host=address.host,
+            port=address.port,
+            socket=os.fsencode(address.path),
             user=as_text(self.user, "user"),
             password=as_text(self.password, "password"),
             database=as_count(self.database, "database", most=2**31 - 1),
@@ -112,7 +134,6 @@ def _split(url: str) -> SplitResult:
         url = f"valkey://{url}"
     try:
         parts = urlsplit(url)
-        _ = parts.port
     except ValueError as error:
         raise InvalidArgumentError(f"url: {error}") from None
     if parts.scheme in _TLS:
@@ -125,6 +146,10 @@ def _split(url: str) -> SplitResult:
             "url: clusters and sentinels are not followed; name one server, or a proxy that "
             "knows the others"
         )
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidArgumentError(f"url: {error}") from None
     if parts.scheme not in ("valkey", "redis", "unix"):
         raise InvalidArgumentError(
             f"url: expected valkey://, redis:// or unix://, got {parts.scheme}://"
@@ -181,7 +206,7 @@ class RemoteTierStats:
         missing_records: that the server dropped between a lookup and its read.
         damaged_records: whose checksums, tokens or lengths were wrong; they were removed.
         read_errors: fetches that the server did not finish.
-        write_errors: that the server refused; nothing is written for a while after each.
+        write_errors: records that the server refused; nothing is written for a while after each.
         failures: no connection, no answer in time, or an answer that is none.
         timeouts: of the failures, those for which time ran out.
         refused_operations: not tried, for the last failure was a moment ago.
@@ -220,15 +245,8 @@ class CacheRemote(CacheTierHandle):
 
     __slots__ = ()
 
-    _kinds = {
-        "the server cannot be used": ("failures",),
-        "some of it is not written": ("write_errors",),
-        "some of it is damaged and left out": ("damaged_records",),
-    }
-    _core_stats = staticmethod(_core.remote_stats)
-
     def __init__(self, core: _core.Cache, tier: ValkeyTier) -> None:
-        super().__init__(core, f"remote tier {tier.url}")
+        super().__init__(core, f"remote tier {tier.url}", _KINDS, _core.remote_stats)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until what was published is on the server.
