@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.strategy import *
     from kvcache.tenants import *
     from kvcache.terms import *
+    from kvcache.tiers.remote import *
     from kvcache.token_tree import TokenTree as TokenTree
     from kvcache.verify_table import VerifyTable as VerifyTable
 
@@ -220,6 +221,7 @@ _NAMES = {
         "retained_units",
         "state_terms",
     ],
+    "tiers.remote": ["CacheRemote", "RemoteTierStats", "ValkeyTier"],
     "token_tree": ["TokenTree"],
     "verify_table": ["VerifyTable"],
 }

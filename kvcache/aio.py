@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvcache.disk import CacheDisk
     from kvcache.explanation import Explanation
     from kvcache.sequence import Sequence
+    from kvcache.tiers.remote import CacheRemote
 
 __all__ = ["AsyncCache"]
 
@@ -99,6 +100,27 @@ class AsyncCache:
             UnsupportedError: the cache has no disk tier.
         """
         await self.run(self._disk().flush, timeout)
+
+    async def prefetch_remote(self, tokens: ArrayLike, **space: Any) -> int:
+        """`CacheRemote.prefetch` ahead of the request that needs it, as `prefetch_disk`.
+
+        Raises:
+            UnsupportedError: the cache has no remote tier.
+        """
+        return await self.run(self._remote().prefetch, tokens, **space)
+
+    async def flush_remote(self, timeout: float | None = None) -> None:
+        """`CacheRemote.flush`.
+
+        Raises:
+            UnsupportedError: the cache has no remote tier.
+        """
+        await self.run(self._remote().flush, timeout)
+
+    def _remote(self) -> CacheRemote:
+        if self.cache.remote is None:
+            raise UnsupportedError("this cache has no remote tier; make it with one")
+        return self.cache.remote
 
     def _disk(self) -> CacheDisk:
         if self.cache.disk is None:

@@ -32,6 +32,7 @@ from kvcache.reservation import Reservation
 from kvcache.sequence import Sequence
 from kvcache.stats import CacheStats
 from kvcache.tenants import TenantUsage, tenant_name, usage_by_name
+from kvcache.tiers.remote import CacheRemote, ValkeyTier, remote_core
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Cache:
         pin_limit: what all pins may hold: a float for a share of the budget, else bytes. See `pin`.
         ttl: seconds that what is stored is found, unless `open` says otherwise; None for no end.
         disk: a directory in which what is published is kept as well; see `kvcache.disk`.
+        remote: a server by which caches share what they publish; see `kvcache.tiers.remote`. It is
+            asked for what neither memory nor ``disk`` has.
 
     Raises:
         OutOfCapacityError: the memory holds not even one block of one sequence, or the system has
@@ -90,7 +93,7 @@ class Cache:
         UnsupportedError: the system cannot meet ``memory``; the message names the knob.
     """
 
-    __slots__ = ("_core", "disk", "plan")
+    __slots__ = ("_core", "disk", "plan", "remote")
 
     def __init__(
         self,
@@ -109,6 +112,7 @@ class Cache:
         pin_limit: float | str = 0.5,
         ttl: float | None = None,
         disk: DiskTier | None = None,
+        remote: ValkeyTier | None = None,
     ) -> None:
         if not isinstance(plan, StatePlan):
             raise InvalidArgumentError(f"plan: expected a StatePlan, got {type(plan).__name__}")
@@ -134,8 +138,10 @@ class Cache:
             pin_limit=memory_share(pin_limit, "pin_limit"),
             ttl_ms=FOREVER if ttl is None else as_ttl(ttl),
             disk=disk_core(disk),
+            remote=remote_core(remote),
         )
         self.disk = None if disk is None else CacheDisk(self._core, disk)
+        self.remote = None if remote is None else CacheRemote(self._core, remote)
 
     def open(
         self,
@@ -181,8 +187,9 @@ class Cache:
         hints = RequestHints() if hints is None else hints
         if not isinstance(hints, RequestHints):
             raise InvalidArgumentError(f"hints: expected RequestHints, got {hints!r}")
-        if self.disk is not None:
-            self.disk.warn()
+        for tier in (self.disk, self.remote):
+            if tier is not None:
+                tier.warn()
         reuse = hints.expected_reuse
         core = self._core.open(
             as_tokens(tokens),
@@ -475,7 +482,7 @@ class Cache:
         Raises:
             InvalidArgumentError: a label that Prometheus would refuse.
         """
-        return prometheus_text(self.stats(), labels, self.tenants(), self.disk)
+        return prometheus_text(self.stats(), labels, self.tenants(), self.disk, self.remote)
 
     def set_quota(self, tenant: str, quota: str | float | None) -> None:
         """Limit what is stored for a tenant; `kvcache.tenants` says how.
@@ -502,7 +509,7 @@ class Cache:
     def clear(self) -> None:
         """Drop every stored prefix, pinned ones too. Open sequences keep what they hold.
 
-        A disk tier keeps what it has, and `open` finds it there; ``erase()`` drops that too.
+        Tiers keep what they have, and `open` finds it there; ``erase()`` drops that too.
         """
         self._core.clear()
 
@@ -539,7 +546,8 @@ class Cache:
         """Drop what agrees with everything given, pinned or not; open sequences keep theirs.
 
         A disk tier loses it from its files as well, of all weights and models, whatever the media;
-        of a tenant all that it wrote.
+        of a tenant all that it wrote. A remote tier loses it from the server, with ``tokens`` all
+        of their space.
 
         Args:
             tokens: drop paths that begin with these, and what led only to them; within the one
@@ -557,7 +565,7 @@ class Cache:
 
         Raises:
             UnsupportedError: the disk tier is another process's to erase; memory has been erased.
-            KVCacheIOError: the same where the system refused.
+            KVCacheIOError: the same where the system or the server refused.
         """
         return self._core.erase(*as_erasure(tokens, namespace, adapter, salt, media, tenant))
 

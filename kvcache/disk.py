@@ -13,28 +13,14 @@ from __future__ import annotations
 
 import enum
 import os
-import warnings
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kvcache import _core
-from kvcache._arguments import (
-    Media,
-    as_count,
-    as_number,
-    as_path,
-    as_space,
-    as_text,
-    as_tokens,
-)
-from kvcache.errors import InvalidArgumentError, KVCacheWarning
-from kvcache.lifetime import ttl_ms as as_ttl
+from kvcache._arguments import as_count, as_path
+from kvcache.errors import InvalidArgumentError
+from kvcache.tiers.handle import CacheTierHandle, milliseconds
 from kvcache.units import parse_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import ArrayLike
 
 __all__ = [
     "CacheDisk",
@@ -43,14 +29,6 @@ __all__ = [
     "Durability",
     "TierAccess",
 ]
-
-_LONGEST_WAIT = 1e9  # seconds
-# What a cache warns of once, and the counters that tell it.
-_KINDS = {
-    "some of it is not written": ("write_errors",),
-    "some of it cannot be read": ("read_errors",),
-    "some of it is damaged and left out": ("damaged_segments", "damaged_records"),
-}
 
 
 class Durability(enum.StrEnum):
@@ -69,6 +47,13 @@ class TierAccess(enum.StrEnum):
     WRITE_OR_READ = "write-or-read"  #: this cache, unless another one does
 
 
+# What a cache warns of once, and the counters that tell it.
+_KINDS = {
+    "some of it is not written": ("write_errors",),
+    "some of it cannot be read": ("read_errors",),
+    "some of it is damaged and left out": ("damaged_segments", "damaged_records"),
+}
+
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
@@ -78,13 +63,6 @@ def _chosen(kind: type[_Choice], value: _Choice | str, name: str) -> _Choice:
     except ValueError:
         names = ", ".join(repr(each.value) for each in kind)
         raise InvalidArgumentError(f"{name}: expected one of {names}, got {value!r}") from None
-
-
-def _milliseconds(seconds: float, name: str) -> int:
-    number = as_number(seconds, name)
-    if not 0 <= number <= _LONGEST_WAIT:
-        raise InvalidArgumentError(f"{name}: seconds must be 0..{_LONGEST_WAIT:.0e}, got {number}")
-    return round(number * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +102,9 @@ class DiskTier:
             access=_core.TierAccess[TierAccess(self.access).name],
             durability=_core.Durability[Durability(self.durability).name],
             group_bytes=parse_bytes(self.group_bytes, name="group_bytes"),
-            group_ms=_milliseconds(self.group_seconds, "group_seconds"),
+            group_ms=milliseconds(self.group_seconds, "group_seconds"),
             queue_bytes=parse_bytes(self.queue_bytes, name="queue_bytes"),
-            wait_ms=_milliseconds(self.wait_seconds, "wait_seconds"),
+            wait_ms=milliseconds(self.wait_seconds, "wait_seconds"),
             read_threads=as_count(self.read_threads, "read_threads", least=1, most=64),
             at_open=self.at_open,
         )
@@ -198,53 +176,13 @@ class DiskTierStats:
     last_error: str
 
 
-class CacheDisk:
+class CacheDisk(CacheTierHandle):
     """The disk tier of a cache, as `Cache.disk` gives it. Thread-safe."""
 
-    __slots__ = ("_core", "_path", "_told")
+    __slots__ = ()
 
     def __init__(self, core: _core.Cache, tier: DiskTier) -> None:
-        self._core = core
-        self._path = os.fsdecode(tier.path)
-        self._told: set[str] = set()
-
-    def prefetch(
-        self,
-        tokens: ArrayLike,
-        *,
-        namespace: str | bytes = "",
-        adapter: str | tuple[str, str] | None = None,
-        salt: bytes | str = b"",
-        media: Iterable[Media] = (),
-        ttl: float | None = None,
-        tenant: str = "",
-    ) -> int:
-        """Bring back what the tier holds of a prompt beyond memory, before it is opened.
-
-        Args:
-            tokens: the prompt, at least one token.
-            namespace: as in `Cache.open`.
-            adapter: as in `Cache.open`.
-            salt: as in `Cache.open`.
-            media: as in `Cache.open`.
-            ttl: seconds that what is brought back is found, as in `Cache.open`.
-            tenant: who is charged for it; a quota may leave room for less.
-
-        Returns:
-            Positions that `Cache.open` would reuse now.
-
-        Raises:
-            InvalidArgumentError: no tokens, an id that does not fit int32, media that overlap or do
-                not lie in the tokens, or a ttl that is not above 0.
-        """
-        self.warn()
-        return _core.prefetch(
-            self._core,
-            as_tokens(tokens),
-            *as_space(namespace, adapter, salt, media),
-            None if ttl is None else as_ttl(ttl),
-            as_text(tenant, "tenant"),
-        )
+        super().__init__(core, f"disk tier {os.fsdecode(tier.path)}", _KINDS, _core.disk_stats)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until what was published is in the tier, and safe as its durability says.
@@ -256,28 +194,7 @@ class CacheDisk:
             OutOfCapacityError: not within ``timeout``; writing goes on.
             KVCacheIOError: the system refused some of it.
         """
-        _core.flush_disk(self._core, None if timeout is None else _milliseconds(timeout, "timeout"))
-
-    def warn(self) -> None:
-        """Say what has gone wrong, each kind once; `Cache.open` and `prefetch` call this.
-
-        The kinds are: not written, not read, damaged. The cache goes on in memory, so that a full,
-        read-only or vanished disk is no error; `stats` counts what it costs.
-
-        Warns:
-            KVCacheWarning: with the latest error of the tier.
-        """
-        core = _core.disk_stats(self._core)
-        for kind, counters in _KINDS.items():
-            if kind in self._told or not any(getattr(core, name) for name in counters):
-                continue
-            self._told.add(kind)
-            last = os.fsdecode(core.last_error)
-            warnings.warn(
-                f"disk tier {self._path}: {kind}; the cache goes on in memory: {last}",
-                KVCacheWarning,
-                stacklevel=3,
-            )
+        _core.flush_disk(self._core, None if timeout is None else milliseconds(timeout, "timeout"))
 
     def stats(self) -> DiskTierStats:
         """Counters at this moment."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvcache.disk import CacheDisk, DiskTierStats
     from kvcache.stats import CacheStats
     from kvcache.tenants import TenantUsage
+    from kvcache.tiers.remote import CacheRemote, RemoteTierStats
 
 __all__ = ["prometheus_text"]
 
@@ -40,7 +41,9 @@ class _Metric:
     def names(self) -> list[str]:
         return [self.fields] if isinstance(self.fields, str) else list(self.fields.values())
 
-    def samples(self, stats: CacheStats | DiskTierStats) -> Iterator[tuple[str, int]]:
+    def samples(
+        self, stats: CacheStats | DiskTierStats | RemoteTierStats
+    ) -> Iterator[tuple[str, int]]:
         """Text of the own label, and value."""
         if not isinstance(self.fields, str):
             for value, field in self.fields.items():
@@ -165,7 +168,42 @@ _DISK_METRICS = (
         "cause",
     ),
 )
-_OWN_LABELS = {"tenant", *(metric.label for metric in (*_METRICS, *_DISK_METRICS))} - {""}
+_REMOTE_METRICS = (
+    _Metric("remote_is_suspended", "1 while the server is not tried.", "is_suspended"),
+    _Metric("remote_connects_total", "Connections made or tried.", "connects"),
+    _Metric("remote_lookups_total", "Prompts that the server was asked for.", "lookups"),
+    _Metric("remote_round_trips_total", "Round trips of lookups and writes.", "round_trips"),
+    _Metric("remote_queued_bytes", "Bytes that wait to be written.", "queued_bytes"),
+    _Metric("remote_written_records_total", "Records written.", "written_records"),
+    _Metric("remote_written_bytes_total", "Bytes written.", "written_bytes"),
+    _Metric("remote_present_records_total", "Records others had written.", "present_records"),
+    _Metric("remote_dropped_records_total", "Records not written.", "dropped_records"),
+    _Metric("remote_skipped_snapshots_total", "Snapshots that could not go.", "skipped_snapshots"),
+    _Metric("remote_erased_records_total", "Records erased.", "erased_records"),
+    _Metric("remote_fetches_total", "Lookups that brought something back.", "fetches"),
+    _Metric("remote_fetched_tokens_total", "Positions brought back.", "fetched_tokens"),
+    _Metric("remote_read_records_total", "Records that fetches read.", "read_records"),
+    _Metric("remote_read_bytes_total", "Bytes that fetches read.", "read_bytes"),
+    _Metric("remote_missing_records_total", "Records dropped before a read.", "missing_records"),
+    _Metric("remote_timeouts_total", "Failures for which time ran out.", "timeouts"),
+    _Metric("remote_refused_operations_total", "Not tried after a failure.", "refused_operations"),
+    _Metric(
+        "remote_failures_total",
+        "What went wrong in the remote tier, by cause; each is a miss.",
+        {
+            "server": "failures",
+            "damaged record": "damaged_records",
+            "read": "read_errors",
+            "write": "write_errors",
+            "no room": "no_room",
+        },
+        "cause",
+    ),
+)
+_OWN_LABELS = {
+    "tenant",
+    *(metric.label for metric in (*_METRICS, *_DISK_METRICS, *_REMOTE_METRICS)),
+} - {""}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -197,6 +235,7 @@ def prometheus_text(
     labels: Mapping[str, str] | None = None,
     tenants: Mapping[str, TenantUsage] | None = None,
     disk: CacheDisk | None = None,
+    remote: CacheRemote | None = None,
 ) -> str:
     """Every counter of ``stats``, each metric after its help and type.
 
@@ -205,6 +244,7 @@ def prometheus_text(
         labels: names and values that every sample carries, such as the model's name.
         tenants: from `Cache.tenants`; those with a quota are shown.
         disk: `Cache.disk`; None for a cache without a disk tier.
+        remote: `Cache.remote`; None for a cache without a remote tier.
 
     Raises:
         InvalidArgumentError: a label's name or value that Prometheus would refuse, or a name that
@@ -214,9 +254,10 @@ def prometheus_text(
     shared = _label_texts({} if labels is None else labels)
     lines = []
     whole = [(metric.name, metric.summary, list(metric.samples(stats))) for metric in _METRICS]
-    if disk is not None:
-        counted = disk.stats()
-        whole += [(each.name, each.summary, list(each.samples(counted))) for each in _DISK_METRICS]
+    for tier, metrics in ((disk, _DISK_METRICS), (remote, _REMOTE_METRICS)):
+        if tier is not None:
+            counted = tier.stats()
+            whole += [(each.name, each.summary, list(each.samples(counted))) for each in metrics]
     for_each = [
         (name, summary, [(_label_text("tenant", tenant), value) for tenant, value in samples])
         for name, summary, samples in tenant_samples(tenants or {})

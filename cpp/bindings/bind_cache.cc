@@ -86,7 +86,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                     std::uint32_t snapshots_per_path, const std::string& weights,
                                     std::uint64_t event_capacity, const Share& pin_limit,
                                     std::uint64_t ttl_ms,
-                                    const std::optional<kvcache::DiskTierOptions>& disk) {
+                                    const std::optional<kvcache::DiskTierOptions>& disk,
+                                    const std::optional<kvcache::RemoteTierOptions>& remote) {
   const ReleaseGil nogil;  // creation may touch all of the memory
   return unwrap(Cache::create(plan, {policy,
                                      backing,
@@ -99,7 +100,8 @@ std::unique_ptr<Cache> create_cache(const StatePlan& plan, const std::string& po
                                      event_capacity,
                                      {pin_limit.first, pin_limit.second},
                                      ttl_ms,
-                                     disk.value_or(kvcache::DiskTierOptions())}));
+                                     disk.value_or(kvcache::DiskTierOptions()),
+                                     remote.value_or(kvcache::RemoteTierOptions())}));
 }
 
 kvcache::Sequence open_sequence(Cache& cache, const Tokens& tokens, const std::string& name,
@@ -153,7 +155,8 @@ void bind_cache(py::module_& m) {
            py::arg("memory"), py::arg("flops_per_token") = 1.0,
            py::arg("flops_per_token_per_position") = 0.0, py::arg("snapshot_interval"),
            py::arg("snapshots_per_path"), py::arg("weights"), py::arg("event_capacity") = 0,
-           py::arg("pin_limit"), py::arg("ttl_ms"), py::arg("disk") = py::none())
+           py::arg("pin_limit"), py::arg("ttl_ms"), py::arg("disk") = py::none(),
+           py::arg("remote") = py::none())
       .def("open", &open_sequence, py::arg("tokens"), py::arg("name"), py::arg("adapter"),
            py::arg("salt"), py::arg("media"), py::kw_only(), py::arg("tenant") = "",
            py::arg("kind") = "", py::arg("expected_reuse") = py::none(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvcache import _core
-from kvcache.cli import plan, replay, schema, stored
+from kvcache.cli import doctor, plan, replay, schema, stored
 from kvcache.errors import KVCacheError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (plan, replay, schema, stored)
+_COMMANDS = (plan, replay, schema, stored, doctor)
 
 
 class _Parser(argparse.ArgumentParser):

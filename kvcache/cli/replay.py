@@ -21,6 +21,7 @@ from kvcache.replay.demo import DEMO_MODEL
 from kvcache.replay.job import Job, check_machine, run_job
 from kvcache.replay.plot import check_plot, plot_comparison
 from kvcache.storage import parse_storage
+from kvcache.tiers.remote import ValkeyTier
 from kvcache.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -149,6 +150,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     option("--disk-bytes", metavar="SIZE", default="16GiB", help="cap of --disk (default: 16GiB)")
     option(
+        "--remote",
+        metavar="URL",
+        help="share what is published by a Valkey or Redis server, valkey://host:port, and go on "
+        "with what other replays have left there",
+    )
+    option(
         "--processes",
         metavar="N",
         type=_positive,
@@ -185,9 +192,11 @@ def run(args: argparse.Namespace) -> int:
         snapshot_interval=args.snapshot_interval,
         disk=args.disk,
         disk_bytes=parse_bytes(args.disk_bytes, name="--disk-bytes"),
+        remote=None if args.remote is None else _remote_tier(args.remote),
     )
-    if args.disk is not None and (several or not job.real_bytes):
-        raise InvalidArgumentError("--disk needs one replay with --bytes real")
+    for name in ("disk", "remote"):
+        if getattr(args, name) is not None and (several or not job.real_bytes):
+            raise InvalidArgumentError(f"--{name} needs one replay with --bytes real")
     if several:
         return _compare(args, job, policies, models, memories)
     check_machine([job])
@@ -272,6 +281,11 @@ def _print_comparison(outcomes: list[Outcome], job: Job) -> None:
 
 
 # -- arguments ---------------------------------------------------------------------------------
+
+
+def _remote_tier(url: str) -> ValkeyTier:
+    """As `Job.tier`: every record waits for the queue, and the server for a busy machine."""
+    return ValkeyTier(url, wait_seconds=3600.0, deadline_seconds=10.0)
 
 
 def _path(text: str) -> Path:

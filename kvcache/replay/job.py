@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import Cache
 from kvcache.disk import DiskTier
-from kvcache.errors import OutOfCapacityError
+from kvcache.errors import KVCacheIOError, OutOfCapacityError
 from kvcache.plan import StatePlan
 from kvcache.replay.bounds import infinite_hits
 from kvcache.replay.demo import generate_trace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kvcache.replay.lost import LostTokens
     from kvcache.replay.report import Report
     from kvcache.replay.trace import Request
+    from kvcache.tiers.remote import ValkeyTier
 
 __all__ = [
     "Job",
@@ -58,6 +60,7 @@ class Job:
         snapshot_interval: tokens between the snapshots of a prompt that nobody marked; 0 for none.
         disk: directory of a disk tier, which a later replay of the model goes on with; or None.
         disk_bytes: its cap.
+        remote: server of a remote tier, which other replays of the model go on with; or None.
     """
 
     model: Model
@@ -74,6 +77,7 @@ class Job:
     snapshot_interval: int = 1024
     disk: Path | None = None
     disk_bytes: int = 16 << 30
+    remote: ValkeyTier | None = None
 
     def tier(self) -> DiskTier | None:
         """The disk tier, which every record waits for, so that replays are alike."""
@@ -241,6 +245,7 @@ def run_job(
         snapshot_interval=job.snapshot_interval,
         weights=STAND_IN_WEIGHTS,
         disk=job.tier(),
+        remote=job.remote,
     )
     replay = Replay(
         cache,
@@ -256,6 +261,10 @@ def run_job(
     if cache.disk is not None:
         cache.disk.flush()
         report.disk = cache.disk.stats()
+    if cache.remote is not None:
+        with suppress(KVCacheIOError):  # which the counters tell
+            cache.remote.flush()
+        report.remote = cache.remote.stats()
     return report
 
 

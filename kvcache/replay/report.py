@@ -13,6 +13,7 @@ from kvcache.units import format_bytes
 if TYPE_CHECKING:
     from kvcache.disk import DiskTierStats
     from kvcache.replay.timing import Operation
+    from kvcache.tiers.remote import RemoteTierStats
 
 __all__ = ["Report"]
 
@@ -45,6 +46,7 @@ class Report:
         written_bytes, read_bytes: stored bytes that the engine side wrote and read.
         peak_bytes, budget_bytes: the arena's ledger, not the size of the process.
         disk: counters of the disk tier, where there was one.
+        remote: likewise, of the remote tier.
     """
 
     model: str = ""
@@ -75,6 +77,7 @@ class Report:
     evicted_snapshots: int = 0
     seconds: float = 0.0
     disk: DiskTierStats | None = None
+    remote: RemoteTierStats | None = None
     operations: list[Operation] = field(default_factory=list)
 
     @property
@@ -100,8 +103,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The published figures; the keys are stable."""
         flops = self.flop_hit_rate
-        disk = {} if self.disk is None else {"disk": asdict(self.disk)}
-        return disk | {
+        tiers = {"disk": self.disk, "remote": self.remote}
+        counted = {name: asdict(stats) for name, stats in tiers.items() if stats is not None}
+        return counted | {
             "requests": self.requests,
             "rejected": self.rejected,
             "prompt_tokens": self.prompt_tokens,
@@ -168,6 +172,11 @@ class Report:
             table.add_row("tokens from disk", f"{disk.fetched_tokens:,}", held)
             if disk.last_error:
                 table.add_row("disk tier", "FAILED", disk.last_error)
+        if (remote := self.remote) is not None:
+            held = f"{remote.written_records:,} records written, {remote.present_records:,} there"
+            table.add_row("tokens from the server", f"{remote.fetched_tokens:,}", held)
+            if remote.last_error:
+                table.add_row("remote tier", "FAILED", remote.last_error)
         table.add_row("seconds", f"{self.seconds:.2f}")
         return table
 

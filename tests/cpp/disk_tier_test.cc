@@ -189,7 +189,8 @@ TEST(DiskTier, AFullQueueDropsAndCounts) {
   DiskTierOptions options;
   options.queue_bytes = 100;
   int released = 0;
-  auto writer = TierWriter::start(**log, options, [&](const TierJob&) { ++released; });
+  auto writer =
+      TierWriter::start(**log, queue_options(options), [&](const TierJob&) { ++released; });
   ASSERT_TRUE(writer.is_ok());
   system.set_open(false);
   TierJob job;

@@ -87,15 +87,19 @@ TEST(SegmentLog, BoundariesAreFoundByThePrefixBeforeThem) {
   const Directory directory;
   const auto log = open_log(directory.tier());
   for (std::uint64_t i = 0; i < 9; ++i) ASSERT_TRUE(Sample(i).append_to(*log).is_ok());
-  const std::vector<Located> found = log->find_boundaries(digest_of(4));
+  const auto find = [&] {
+    const BoundaryPlace place{digest_of(4), 0, 0};
+    return log->find_boundaries({&place, 1}, {});
+  };
+  const std::vector<Located> found = find();
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].header.key, digest_of(5));
   log->forget(found[0], Status::corruption("for the test"));
-  EXPECT_TRUE(log->find_boundaries(digest_of(4)).empty());
+  EXPECT_TRUE(find().empty());
   EXPECT_EQ(look_up(*log, 5), Outcome::kAbsent);
   EXPECT_EQ(log->stats().damaged_records, 1U);
   ASSERT_TRUE(Sample(5).append_to(*log).is_ok());
-  EXPECT_EQ(log->find_boundaries(digest_of(4)).size(), 1U);
+  EXPECT_EQ(find().size(), 1U);
 }
 
 TEST(SegmentLog, TheCapHoldsAndWhatIsAskedForStays) {

@@ -26,6 +26,7 @@ from kvcache import (
     BatchVerifySession,
     Cache,
     CacheDisk,
+    CacheRemote,
     CarryTable,
     DiskTier,
     InvalidArgumentError,
@@ -35,6 +36,7 @@ from kvcache import (
     Reservation,
     Sequence,
     StatePlan,
+    ValkeyTier,
     VerifySession,
     VerifyTable,
 )
@@ -156,12 +158,19 @@ CALLS: dict[type, dict[str, Call]] = {
         "stats": lambda disk: disk.stats(),
         "warn": lambda disk: disk.warn(),
     },
+    CacheRemote: {
+        "prefetch": lambda remote: remote.prefetch([1, 2]),
+        "flush": lambda remote: remote.flush(),
+        "stats": lambda remote: remote.stats(),
+        "warn": lambda remote: remote.warn(),
+    },
     Pin: {"is_held": lambda pin: pin.is_held, "renew": lambda pin: pin.renew()},
 }
 #: Facts that never change, and what has to work wherever a handle is dropped.
 EVERYWHERE: dict[type, set[str]] = {
-    Cache: {"plan", "policy", "disk"},
+    Cache: {"plan", "policy", "disk", "remote"},
     CacheDisk: set(),
+    CacheRemote: set(),
     Sequence: {"cached_tokens", "matched_tokens", "is_open", "close", "plan", "snapshot_errors"},
     Batch: {"sequences"},
     PagePool: {"for_group"},
@@ -201,6 +210,12 @@ def disk_of(plan: StatePlan) -> CacheDisk:
         return disk
 
 
+def remote_of(plan: StatePlan) -> CacheRemote:
+    remote = Cache(plan, remote=ValkeyTier("127.0.0.1:1")).remote
+    assert remote is not None
+    return remote
+
+
 def handles() -> dict[type, Any]:
     """One of each, all in use, with a view of the state on top."""
     cache = make_driver("hybrid", AMPLE).cache
@@ -218,6 +233,7 @@ def handles() -> dict[type, Any]:
         VerifySession: busy.begin_verify([8]),
         Pin: pinned(cache),
         CacheDisk: disk_of(cache.plan),
+        CacheRemote: remote_of(cache.plan),
         CarryTable: CarryTable(cache.plan),
         VerifyTable: VerifyTable(cache.plan),
         Reservation: cache.reserve(1),

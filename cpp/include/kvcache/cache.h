@@ -32,6 +32,7 @@
 #include "kvcache/placement.h"
 #include "kvcache/prefix_space.h"
 #include "kvcache/prompt_cache.h"
+#include "kvcache/remote_tier.h"
 #include "kvcache/request.h"
 #include "kvcache/reservation.h"
 #include "kvcache/sequence.h"
@@ -61,6 +62,7 @@ struct CacheOptions {
   MemoryShare pin_limit = {.fraction = 0.5};  // what all pins together may hold
   std::uint64_t ttl_ms = kForever;            // of what is stored without another; see OpenOptions
   DiskTierOptions disk = {};                  // where what is published is kept as well
+  RemoteTierOptions remote = {};              // likewise, by a server for many caches
 };
 
 // What erase() drops. A field that is not given agrees with everything.
@@ -179,11 +181,11 @@ class Cache {
   Result<std::uint64_t> load(const std::string& path, const PrefixSpace& space,
                              const LoadOptions& options = {});
 
-  // Brings back from the disk tier what it holds of `tokens` beyond what memory has, and returns
-  // the positions that open() would reuse. Damage and refusals of the system are misses, which
-  // disk_stats() counts. kUnsupported: there is no tier. kInvalidArgument: no tokens, media as in
-  // open(), or a time to live of 0. `tenant` is charged for what it adds, and its quota may leave
-  // room for less.
+  // Brings back from the tiers what they hold of `tokens` beyond what memory has, and returns the
+  // positions that open() would reuse. Damage and refusals of the system are misses, which
+  // disk_stats() and remote_stats() count. kUnsupported: there is no tier. kInvalidArgument: no
+  // tokens, media as in open(), or a time to live of 0. `tenant` is charged for what it adds, and
+  // its quota may leave room for less.
   Result<std::uint64_t> prefetch(std::span<const std::int32_t> tokens, const PrefixSpace& space,
                                  std::optional<std::uint64_t> ttl_ms = {},
                                  const std::string& tenant = {});
@@ -193,6 +195,9 @@ class Cache {
   Status flush_disk(std::optional<std::uint64_t> wait_ms = {});
   // kUnsupported: there is no tier.
   Result<DiskTierStats> disk_stats() const;
+  // The same of the remote tier; what the server refused is kIoError.
+  Status flush_remote(std::optional<std::uint64_t> wait_ms = {});
+  Result<RemoteTierStats> remote_stats() const;
 
   // Which whole blocks and which snapshots have become or stopped being available since the last
   // call, in order. Once more happened than `event_capacity` lets wait, the answer is kCleared and
@@ -230,10 +235,11 @@ class Cache {
   // Drops what agrees with every field given, and with `tokens`, which need a whole space: the
   // paths that begin with them and what led only there. Of a disk tier it takes the same out of the
   // files before it returns: for all weights and models in the directory, whatever the media, and
-  // of a tenant all that it wrote; what cannot be read goes as well. Returns blocks of memory.
+  // of a tenant all that it wrote; what cannot be read goes as well. Of a remote tier likewise,
+  // with tokens all of their space. Returns blocks of memory.
   // kInvalidArgument: tokens without a space, or a tenant without a name. Memory is erased and the
   // tier is not, or not all of it, with kUnsupported: another process writes it; kIoError: the
-  // system refused.
+  // system or the server refused.
   Result<std::uint64_t> erase(const EraseFilter& filter);
 
   // Limits what is stored for a tenant, see tenants.h; none: no limit. A share of the budget

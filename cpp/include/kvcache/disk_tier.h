@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "kvcache/tier_stats.h"
 
 namespace kvcache {
 
@@ -42,33 +43,18 @@ struct DiskTierOptions {
   bool at_open = true;             // open() looks for a longer prefix here
 };
 
-struct DiskTierStats {
+struct DiskTierStats : TierStats {
   bool is_writer = false;
   std::uint64_t segments = 0;
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;  // of all files
   std::uint64_t max_bytes = 0;
-  std::uint64_t queued_bytes = 0;
-  std::uint64_t written_records = 0;
-  std::uint64_t written_bytes = 0;
   std::uint64_t syncs = 0;
-  std::uint64_t dropped_records = 0;    // the queue was full, or writing is suspended
-  std::uint64_t skipped_snapshots = 0;  // not exact, or their window was gone
   std::uint64_t evicted_segments = 0;
-  std::uint64_t kept_records = 0;    // copied out of segments that went, for they were in use
-  std::uint64_t erased_records = 0;  // by erase()
-  std::uint64_t fetches = 0;         // lookups that read something
-  std::uint64_t fetched_tokens = 0;
-  std::uint64_t read_records = 0;
-  std::uint64_t read_bytes = 0;
+  std::uint64_t kept_records = 0;  // copied out of segments that went, for they were in use
   // What went wrong; each is a miss or a record that is not there, never more.
   std::uint64_t damaged_segments = 0;  // refused when the directory was opened
   std::uint64_t torn_segments = 0;     // whose end was cut off
-  std::uint64_t damaged_records = 0;
-  std::uint64_t read_errors = 0;
-  std::uint64_t write_errors = 0;
-  std::uint64_t no_room = 0;  // fetches that memory had no room for
-  std::string last_error;
 };
 
 // ---- Without a cache --------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
+#include "cache/remote_tier.h"
 #include "layout/spans.h"
 
 namespace kvcache {
@@ -124,12 +125,20 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   std::shared_ptr<CacheCore> core(new CacheCore(std::move(plan), options, std::move(arena).value(),
                                                 std::move(policy).value(), *costs),
                                   DeleteInOwnProcess());
-  if (options.disk.path.empty()) return core;
-  if (Status status = core->check_backing("disk"); !status) return status;
-  auto disk = DiskTier::open(core->plan, core->pools, options.disk, options.weights,
-                             [raw = core.get()](const TierJob& job) { raw->release(job); });
-  if (!disk) return disk.status();
-  core->disk = std::move(disk).value();
+  const auto release = [raw = core.get()](const TierJob& job) { raw->release(job); };
+  if (!options.disk.path.empty()) {
+    if (Status status = core->check_backing("disk"); !status) return status;
+    auto disk = DiskTier::open(core->plan, core->pools, options.disk, options.weights, release);
+    if (!disk) return disk.status();
+    core->disk = std::move(disk).value();
+  }
+  if (!options.remote.is_none()) {
+    if (Status status = core->check_backing("remote"); !status) return status;
+    auto remote =
+        RemoteTier::open(core->plan, core->pools, options.remote, options.weights, release);
+    if (!remote) return remote.status();
+    core->remote = std::move(remote).value();
+  }
   return core;
 }
 
@@ -214,9 +223,7 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
   auto sequence = SequenceCore::create(core_);
   if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   std::string key = space_key(space);
-  if (core.disk && core.disk->options().at_open) {
-    core.fetch(key, space.media, tokens, ttl_ms, options.hints.tenant);
-  }
+  core.fetch(key, space.media, tokens, ttl_ms, options.hints.tenant, true);
   sequence::SequenceState state(core.plan, core.layers, core.pools, std::move(key), space.media,
                                 {tokens.begin(), tokens.end()});
   arena::SnapshotRef snapshot;

@@ -4,6 +4,7 @@
 // the locks do not block and guard nothing: whoever takes one checks the process first, or next.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,7 +31,9 @@ namespace kvcache {
 
 // Makes the error of a budget that what `by` names needs `bytes` of.
 using BudgetRefusal = std::function<Status(std::uint64_t bytes, const char* by)>;
+class Tier;
 class DiskTier;
+class RemoteTier;
 struct TierJob;
 
 class CacheCore final : public arena::ItemSource {
@@ -89,10 +92,14 @@ class CacheCore final : public arena::ItemSource {
   // Locked. Of the budget with what is reserved, or of what `capacity_blocks` leaves of it.
   std::uint64_t bytes_of(const MemoryShare& share) const;
 
-  // Unlocked. Brings back from the disk tier, which there is, what it holds of a prompt beyond
-  // memory. Whatever fails is a miss.
+  // In the order in which they are asked; null: there is none.
+  std::array<Tier*, 2> tiers() const;
+  bool has_tier() const { return disk || remote; }
+  // Unlocked. Brings back from the tiers what they hold of a prompt beyond memory; `at_open`: only
+  // from those that open() asks. Whatever fails is a miss.
   void fetch(std::string_view space, std::span<const MediaSpan> media,
-             std::span<const std::int32_t> tokens, std::uint64_t ttl_ms, const std::string& tenant);
+             std::span<const std::int32_t> tokens, std::uint64_t ttl_ms, const std::string& tenant,
+             bool at_open);
   // Locked. Cache::erase() of memory, which `filter` was checked for. Returns blocks.
   std::uint64_t erase(const EraseFilter& filter);
   // Unlocked. Gives back what a job of the tier has held.
@@ -123,7 +130,9 @@ class CacheCore final : public arena::ItemSource {
   std::uint64_t erasures = 0;        // locked: times that erase() was called
   std::uint64_t reserved_bytes = 0;  // locked: taken out of the arena's budget
   CacheStats counters;               // opens, hits, tokens and open sequences
-  std::unique_ptr<DiskTier> disk;    // or null; the last: its thread uses the others
+  // Or null; the last: their threads use the others.
+  std::unique_ptr<DiskTier> disk;
+  std::unique_ptr<RemoteTier> remote;
 
   ~CacheCore() override;
 
@@ -131,6 +140,10 @@ class CacheCore final : public arena::ItemSource {
   CacheCore(StatePlan plan_value, const CacheOptions& options,
             std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy,
             const evict::Costs& costs);
+
+  void fetch_from(Tier& tier, std::string_view space, std::span<const MediaSpan> media,
+                  std::span<const std::int32_t> tokens, std::uint64_t ttl_ms,
+                  const std::string& tenant);
 };
 
 // Of a handle that never had a sequence, or has given it away.
@@ -160,13 +173,13 @@ struct SequenceCore {
   std::uint64_t verified_length = 0;             // where the latest session left it
   std::uint64_t setbacks = 0;                    // own: times that it forgot positions
   speculate::CarryStash stash;                   // what state_now() folds
-  prefix::BlockChain chain;              // what events call the path, where they are recorded
-  prefix::BlockChain disk_chain;         // what the disk tier calls it, where there is one
-  std::uint64_t last_disk_boundary = 0;  // see DiskTier::store()
+  prefix::BlockChain chain;       // what events call the path, where they are recorded
+  prefix::BlockChain tier_chain;  // what the tiers call it, where there are any
+  std::array<std::uint64_t, 2> last_boundary{};  // of each tier, see Tier::store()
 
-  std::uint64_t published = 0;  // by the last publish(), where there is a disk tier
+  std::uint64_t published = 0;  // by the last publish(), where there is a tier
 
-  // Own; takes the cache's lock. Hands the first `end` positions to the disk tier, if there is one.
+  // Own; takes the cache's lock. Hands the first `end` positions to the tiers there are.
   void write_behind(std::uint64_t end, bool is_last = false);
   // Own; likewise, at the end of the sequence.
   void write_last();

@@ -1,113 +1,31 @@
-// A cache's disk tier: what of a path is stored, what of a prompt is found, and both sides'
-// counters. It knows keys and records; pages are moved by the cache. Thread safety: thread-safe.
-// Its own locks are taken after the cache's or without it.
+// A cache's disk tier. Thread safety: as Tier.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
-#include "arena/pool_map.h"
-#include "cache/tier_writer.h"
-#include "kvcache/cache.h"
+#include "cache/tier.h"
 #include "kvcache/disk_tier.h"
-#include "kvcache/prefix_space.h"
-#include "kvcache/state_plan.h"
 #include "persist/segment_log.h"
-#include "prefix/radix_index.h"
 
 namespace kvcache {
 
-// A position that can be resumed, and the records it takes.
-struct TierHit {
-  std::uint64_t position = 0;
-  std::vector<persist::Located> runs;  // ascending
-  std::optional<persist::Located> boundary;
-};
-
-// A path as it is stored: its pages belong to a sequence that holds them, with its chain up to
-// date.
-struct TierPath {
-  const prefix::BlockChain& chain;
-  std::span<const std::int32_t> tokens;
-  const prefix::BlockTables& tables;
-  std::span<const arena::SnapshotRef> snapshots;
-  bool is_last = false;    // the sequence ends here
-  std::string owner = {};  // owner_text()
-};
-
-class DiskTier {
+class DiskTier final : public Tier {
  public:
   // As SegmentLog::open(), or kOutOfCapacity: no thread. `release` gives back what a job holds.
   static Result<std::unique_ptr<DiskTier>> open(const StatePlan& plan, const arena::PoolMap& pools,
                                                 const DiskTierOptions& options, std::string weights,
                                                 TierWriter::Release release);
 
-  const DiskTierOptions& options() const { return options_; }
-
-  // The name of a space here: with model and weights, so that no other state has its keys. None:
-  // the tier is not used, because the weights have changed without a new name.
-  std::optional<std::string> space_key(std::string_view key) const;
-  // Other weights.
-  void set_weights(const std::string& weights);
-
-  // Whether a sequence that ends has more to store than it published.
-  bool wants_last() const { return boundaries_ && !plan_.has_fixed_state(); }
-  // Records of a path that are not there yet and that the queue has room for: `hold` keeps what a
-  // job names before it is queued. `last_boundary` is the latest position of the path that was
-  // stored on its own account, in models without snapshots.
-  using Hold = std::function<void(const std::vector<TierJob>&)>;
-  void store(const TierPath& path, std::uint64_t& last_boundary, const Hold& hold);
-
-  // The longest prefix in (at_least, at_most] that can be resumed.
-  std::optional<TierHit> find(const prefix::BlockChain& chain, std::span<const std::int32_t> tokens,
-                              std::uint64_t at_least, std::uint64_t at_most);
-  // A record could not be read, or is not what it should be.
-  void fail(const persist::Located& record, const Status& why);
-  void count_fetch(std::uint64_t tokens, std::uint64_t records, std::uint64_t bytes);
-  void count_no_room();
-
-  // Takes out of the files what agrees with every field given, behind what waits to be written, for
-  // all weights and models alike; media are not looked at. kUnsupported: another process writes
-  // them. Otherwise as SegmentLog::erase().
-  Result<std::uint64_t> erase(const EraseFilter& filter);
-  Status flush(std::optional<std::uint64_t> wait_ms);
   DiskTierStats stats() const;
 
  private:
-  DiskTier(const StatePlan& plan, const arena::PoolMap& pools, const DiskTierOptions& options,
-           std::unique_ptr<persist::SegmentLog> log);
+  DiskTier(const StatePlan& plan, const arena::PoolMap& pools, TierOptions options,
+           std::unique_ptr<persist::SegmentLog> log, const persist::SegmentLog& its_store,
+           std::uint64_t max_bytes);
 
-  std::vector<std::uint64_t> run_starts(const prefix::BlockChain& chain, bool waiting) const;
-  void plan_chain(const TierPath& path, std::uint64_t block, std::vector<std::uint64_t>& starts,
-                  std::vector<TierJob>& jobs) const;
-  std::optional<TierJob> make_job(const TierPath& path, const std::vector<struct PageOf>& pages,
-                                  const arena::SnapshotRef* snapshot, std::uint64_t first,
-                                  std::uint64_t last) const;
-  std::vector<std::uint64_t> boundaries_of(const TierPath& path, std::uint64_t& last) const;
-  bool queue(std::vector<TierJob> jobs, const Hold& hold);
-  const arena::SnapshotRef* snapshot_at(const TierPath& path, std::uint64_t position) const;
-
-  const StatePlan& plan_;
-  const arena::PoolMap& pools_;
-  const DiskTierOptions options_;
-  const bool boundaries_;
-  const std::uint64_t run_blocks_;
-  const std::string fingerprint_;
-  const std::unique_ptr<persist::SegmentLog> log_;
-
-  mutable std::mutex mutex_;
-  std::string weights_;
-  bool nameless_ = false;  // the weights have changed, their name has not
-  persist::Digest origin_{};
-  DiskTierStats counters_;
-
-  std::unique_ptr<TierWriter> writer_;  // the last member: its thread uses the others
+  const persist::SegmentLog& log_;  // the store
+  const std::uint64_t max_bytes_;
 };
 
 }  // namespace kvcache

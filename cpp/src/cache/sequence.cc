@@ -244,8 +244,8 @@ Result<Sequence> Sequence::fork() {
   child->resident_snapshots = core_->resident_snapshots;
   child->marks = core_->marks;
   child->chain = core_->chain;
-  child->disk_chain = core_->disk_chain;
-  child->last_disk_boundary = core_->last_disk_boundary;
+  child->tier_chain = core_->tier_chain;
+  child->last_boundary = core_->last_boundary;
   child->published = core_->published;
   if (const std::byte* slot = core_->state_now(); slot != nullptr) {
     std::memcpy(child->state->slot_bytes(), slot, cache.plan.slot_bytes());

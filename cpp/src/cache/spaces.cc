@@ -4,6 +4,7 @@
 
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
+#include "cache/remote_tier.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {
@@ -80,7 +81,9 @@ void Cache::bump_epoch(std::string weights) {
   const std::lock_guard lock(core_->mutex);
   if (!core_->mutex.is_own_process()) return;
   core_->index.bump_epoch();
-  if (core_->disk) core_->disk->set_weights(weights);
+  for (Tier* tier : core_->tiers()) {
+    if (tier != nullptr) tier->set_weights(weights);
+  }
   core_->weights = std::move(weights);
 }
 
@@ -98,11 +101,15 @@ Result<std::uint64_t> Cache::erase(const EraseFilter& filter) {
     if (Status status = check_media(filter.media, 0, filter.tokens.size()); !status) return status;
   }
   // What was read before this is not inserted after it.
-  const Status disk = core_->disk ? core_->disk->erase(filter).status() : Status::ok();
+  Status below;
+  for (Tier* tier : core_->tiers()) {
+    const Status status = tier != nullptr ? tier->erase(filter).status() : Status::ok();
+    if (below) below = status;
+  }
   const std::lock_guard lock(core_->mutex);
   ++core_->erasures;
   const std::uint64_t blocks = core_->erase(filter);
-  if (!disk) return disk;
+  if (!below) return below;
   return blocks;
 }
 

@@ -1,4 +1,4 @@
-// Between a cache's pages and its disk tier: what publish() hands over, and what a prompt gets
+// Between a cache's pages and its tiers: what publish() hands over, and what a prompt gets
 // back. Everything is read outside the cache's lock, into pages that nobody else knows yet.
 #include <algorithm>
 #include <utility>
@@ -7,6 +7,7 @@
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
 #include "cache/held_items.h"
+#include "cache/remote_tier.h"
 #include "cache/tier_layout.h"
 #include "cache/tier_owner.h"
 #include "codec/parallel.h"
@@ -19,17 +20,10 @@ namespace {
 using arena::ItemId;
 using arena::kNoItem;
 using persist::Located;
+using persist::RecordRead;
 
 // A record that cannot be used is looked past so often.
 constexpr int kMaxAttempts = 8;
-
-// One record and where its bytes go.
-struct Read {
-  const Located* record = nullptr;
-  std::vector<iovec> payload;
-  std::vector<std::int32_t> tokens;
-  Status status;
-};
 
 class Fetch {
  public:
@@ -79,22 +73,22 @@ class Fetch {
   }
 
   // Reads and checks everything. False: a record was not what it had to be; the tier knows.
-  bool read(DiskTier& tier, const prefix::BlockChain& chain) {
-    std::vector<Read> reads;
+  bool read(Tier& tier, const prefix::BlockChain& chain) {
+    std::vector<RecordRead> reads;
     for (const Located& run : hit_.runs) reads.push_back(plan_read(run));
     if (hit_.boundary) reads.push_back(plan_read(*hit_.boundary));
-    const std::size_t threads = std::min<std::size_t>(tier.options().read_threads, reads.size());
+    const std::size_t threads = std::min<std::size_t>(tier.read_threads(), reads.size());
     codec::for_each_part(reads.size(), threads,
                          [&](std::size_t, std::size_t first, std::size_t count) {
-                           for (Read& each : std::span(reads).subspan(first, count)) {
-                             each.status = each.record->read(each.tokens, each.payload);
-                           }
+                           tier.read(std::span(reads).subspan(first, count));
                          });
     bool whole = true;
     std::uint64_t bytes = 0;
-    for (Read& each : reads) {
+    for (RecordRead& each : reads) {
       if (each.status) each.status = check(each, chain);
-      if (!each.status) tier.fail(*each.record, each.status);
+      // Where the system refused one, it did so for those behind it.
+      const bool told = !whole && each.status.code() == StatusCode::kIoError;
+      if (!each.status && !told) tier.fail(*each.record, each.status);
       whole = whole && each.status.is_ok();
       bytes += each.record->header.payload_bytes;
     }
@@ -146,7 +140,7 @@ class Fetch {
       total += span_bytes(span_geometry(bytes), counts[group]);
     }
     if (total <= core_.arena->budget_bytes()) return Status::ok();
-    return Status::out_of_capacity("disk tier: ", hit_.position, " positions take ", total,
+    return Status::out_of_capacity("tier: ", hit_.position, " positions take ", total,
                                    " bytes, the budget is ", core_.arena->budget_bytes());
   }
 
@@ -161,9 +155,9 @@ class Fetch {
     return Status::ok();
   }
 
-  Read plan_read(const Located& record) const {
+  RecordRead plan_read(const Located& record) const {
     const std::uint64_t block_tokens = core_.plan.block_tokens();
-    Read read;
+    RecordRead read;
     read.record = &record;
     const bool is_run = record.header.kind == persist::RecordKind::kRun;
     if (!is_run && !held_.snapshots.empty()) {
@@ -183,15 +177,16 @@ class Fetch {
   }
 
   // Whether a record is the one of these tokens: a digest may be that of others.
-  Status check(const Read& read, const prefix::BlockChain& chain) const {
+  Status check(const RecordRead& read, const prefix::BlockChain& chain) const {
     const persist::RecordHeader& header = read.record->header;
     const auto expected = tokens_.subspan(header.first, header.tokens);
     if (std::equal(expected.begin(), expected.end(), read.tokens.begin(), read.tokens.end()) &&
         header.parent == chain.digest_at(header.first)) {
       return Status::ok();
     }
-    return Status::corruption(read.record->segment->path(), ": the record at byte ", header.offset,
-                              " is of other tokens");
+    const auto& segment = read.record->segment;
+    return Status::corruption(segment ? segment->path() : "a server", ": the record at byte ",
+                              header.offset, " is of other tokens");
   }
 
   CacheCore& core_;
@@ -215,14 +210,19 @@ void CacheCore::release(const TierJob& job) {
 }
 
 void SequenceCore::write_last() {
-  if (!cache->disk || !cache->disk->wants_last() || published > state->length()) return;
+  const auto wants = [](const Tier* tier) { return tier != nullptr && tier->wants_last(); };
+  const auto tiers = cache->tiers();
+  if (std::none_of(tiers.begin(), tiers.end(), wants) || published > state->length()) return;
   write_behind(published, true);
 }
 
 void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
-  if (!cache->disk || end == 0) return;
+  const auto tiers = cache->tiers();
+  if (!cache->has_tier() || end == 0) return;
   published = end;
-  const auto key = cache->disk->space_key(state->space().key);
+  // All tiers have the same names.
+  const Tier& any = tiers[0] != nullptr ? *tiers[0] : *tiers[1];
+  const auto key = any.space_key(state->space().key);
   if (!key) return;
   {
     const std::lock_guard lock(cache->mutex);
@@ -231,7 +231,7 @@ void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
   }
   const SpaceRef space(*key, state->space().media, state->space().epoch);
   const auto tokens = std::span(state->tokens()).first(end);
-  disk_chain.update(space, tokens, cache->plan.block_tokens());
+  tier_chain.update(space, tokens, cache->plan.block_tokens());
   const prefix::BlockTables tables = state->block_tables(end);
   const auto hold = [this](const std::vector<TierJob>& jobs) {
     const std::lock_guard lock(cache->mutex);
@@ -240,16 +240,31 @@ void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
       if (job.snapshot != kNoItem) cache->pools.snapshots->retain(job.snapshot);
     }
   };
-  cache->disk->store({disk_chain, tokens, tables, state->snapshots(), is_last,
-                      owner_text(space_of(state->space().key), tenant)},
-                     last_disk_boundary, hold);
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    if (tiers[i] == nullptr) continue;
+    tiers[i]->store({tier_chain, tokens, tables, state->snapshots(), is_last,
+                     owner_text(space_of(state->space().key), tenant)},
+                    last_boundary[i], hold);
+  }
 }
 
 // ---- Getting back -----------------------------------------------------------------------------
 
+std::array<Tier*, 2> CacheCore::tiers() const { return {disk.get(), remote.get()}; }
+
 void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
                       std::span<const std::int32_t> tokens, std::uint64_t ttl,
-                      const std::string& tenant) {
+                      const std::string& tenant, bool at_open) {
+  for (Tier* tier : tiers()) {
+    if (tier != nullptr && (tier->at_open() || !at_open)) {
+      fetch_from(*tier, space, media, tokens, ttl, tenant);
+    }
+  }
+}
+
+void CacheCore::fetch_from(Tier& tier, std::string_view space, std::span<const MediaSpan> media,
+                           std::span<const std::int32_t> tokens, std::uint64_t ttl,
+                           const std::string& tenant) {
   std::uint64_t epoch = 0;
   std::uint64_t resident = 0;
   std::uint64_t before = 0;
@@ -260,13 +275,13 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
     resident = index.match(SpaceRef(space, media, epoch), tokens, false).usable;
   }
   // After the epoch, so that a name is never older than what it is inserted as.
-  const auto key = disk->space_key(space);
+  const auto key = tier.space_key(space);
   const SpaceRef here(space, media, epoch);
   if (!key || resident + 1 >= tokens.size()) return;
   prefix::BlockChain chain;
   chain.update(SpaceRef(*key, media, epoch), tokens, plan.block_tokens());
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    auto hit = disk->find(chain, tokens, resident, tokens.size() - 1);
+    auto hit = tier.find(chain, resident, tokens.size() - 1);
     if (!hit) return;
     Fetch fetch(*this, here, tokens, std::move(*hit), before);
     Status taken;
@@ -277,8 +292,8 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
       const bool room = index.has_room(here, tokens, tenant);
       taken = room ? fetch.take() : Status::out_of_capacity("fetch: the tenant's quota is full");
     }
-    if (!taken) return disk->count_no_room();
-    if (!fetch.read(*disk, chain)) continue;
+    if (!taken) return tier.count_no_room();
+    if (!fetch.read(tier, chain)) continue;
     prefix::BlockChain names;
     const prefix::PathNames path =
         path_names(*this, names, here, fetch.prefix_tokens(), fetch.snapshots());
@@ -290,9 +305,9 @@ void CacheCore::fetch(std::string_view space, std::span<const MediaSpan> media,
 
 namespace {
 
-Status check_tier(const CacheCore& core, std::string_view call) {
-  if (core.disk) return Status::ok();
-  return Status::unsupported(call, ": this cache has no disk tier; make it with one");
+Status check_tier(bool is_there, std::string_view call, std::string_view kind) {
+  if (is_there) return Status::ok();
+  return Status::unsupported(call, ": this cache has no ", kind, "; make it with one");
 }
 
 }  // namespace
@@ -304,12 +319,13 @@ Result<std::uint64_t> Cache::prefetch(std::span<const std::int32_t> tokens,
   const std::uint64_t ttl = ttl_ms.value_or(core.ttl_ms);
   if (Status status = check_ttl(ttl); !status) return status;
   if (Status status = check_process(); !status) return status;
-  if (Status status = check_tier(core, "prefetch"); !status) return status;
+  if (Status status = check_tier(core.has_tier(), "prefetch", "disk tier or remote tier"); !status)
+    return status;
   if (tokens.empty())
     return Status::invalid_argument("prefetch: a prompt needs at least one token");
   if (Status status = check_media(space.media, 0, tokens.size()); !status) return status;
   const std::string key = space_key(space);
-  core.fetch(key, space.media, tokens, ttl, tenant);
+  core.fetch(key, space.media, tokens, ttl, tenant, false);
   const std::lock_guard lock(core.mutex);
   core.tell_time({});
   return core.index.match(SpaceRef(key, space.media, core.index.epoch()), tokens, false).usable;
@@ -317,14 +333,30 @@ Result<std::uint64_t> Cache::prefetch(std::span<const std::int32_t> tokens,
 
 Status Cache::flush_disk(std::optional<std::uint64_t> wait_ms) {
   if (Status status = check_process(); !status) return status;
-  if (Status status = check_tier(*core_, "flush_disk"); !status) return status;
+  const bool is_there = core_->disk != nullptr;
+  if (Status status = check_tier(is_there, "flush_disk", "disk tier"); !status) return status;
   return core_->disk->flush(wait_ms);
 }
 
 Result<DiskTierStats> Cache::disk_stats() const {
   if (Status status = check_process(); !status) return status;
-  if (Status status = check_tier(*core_, "disk_stats"); !status) return status;
+  const bool is_there = core_->disk != nullptr;
+  if (Status status = check_tier(is_there, "disk_stats", "disk tier"); !status) return status;
   return core_->disk->stats();
+}
+
+Status Cache::flush_remote(std::optional<std::uint64_t> wait_ms) {
+  if (Status status = check_process(); !status) return status;
+  const bool is_there = core_->remote != nullptr;
+  if (Status status = check_tier(is_there, "flush_remote", "remote tier"); !status) return status;
+  return core_->remote->flush(wait_ms);
+}
+
+Result<RemoteTierStats> Cache::remote_stats() const {
+  if (Status status = check_process(); !status) return status;
+  const bool is_there = core_->remote != nullptr;
+  if (Status status = check_tier(is_there, "remote_stats", "remote tier"); !status) return status;
+  return core_->remote->stats();
 }
 
 }  // namespace kvcache

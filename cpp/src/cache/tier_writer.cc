@@ -12,7 +12,6 @@ using std::chrono::steady_clock;
 
 // After a failure nothing is written for a while, each time twice as long.
 constexpr std::uint64_t kFirstPauseMs = 250;
-constexpr std::uint64_t kLongestPauseMs = 60'000;
 
 milliseconds wait_of(std::uint64_t ms) {
   constexpr std::uint64_t kYear = 365ULL * 24 * 3600 * 1000;
@@ -27,17 +26,25 @@ struct Erasing {
   std::optional<Result<std::uint64_t>> done = {};
 };
 
-TierWriter::TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release)
-    : log_(log), options_(options), release_(std::move(release)) {}
+QueueOptions queue_options(const DiskTierOptions& options) {
+  QueueOptions queue;
+  queue.queue_bytes = options.queue_bytes;
+  queue.wait_ms = options.wait_ms;
+  if (options.durability == Durability::kGroup) queue.sync_ms = options.group_ms;
+  return queue;
+}
 
-Result<std::unique_ptr<TierWriter>> TierWriter::start(persist::SegmentLog& log,
-                                                      const DiskTierOptions& options,
+TierWriter::TierWriter(persist::RecordStore& store, const QueueOptions& options, Release release)
+    : store_(store), options_(options), release_(std::move(release)) {}
+
+Result<std::unique_ptr<TierWriter>> TierWriter::start(persist::RecordStore& store,
+                                                      const QueueOptions& options,
                                                       Release release) {
-  std::unique_ptr<TierWriter> writer(new TierWriter(log, options, std::move(release)));
+  std::unique_ptr<TierWriter> writer(new TierWriter(store, options, std::move(release)));
   try {
     writer->thread_ = std::thread([raw = writer.get()] { raw->run(); });
   } catch (const std::system_error& error) {
-    return Status::out_of_capacity("disk tier: no thread to write with: ", error.what());
+    return Status::out_of_capacity("tier: no thread to write with: ", error.what());
   }
   return writer;
 }
@@ -46,12 +53,18 @@ TierWriter::~TierWriter() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    stopped_at_ = steady_clock::now();
   }
   work_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
 bool TierWriter::is_suspended() const { return steady_clock::now() < suspended_until_; }
+
+bool TierWriter::gives_up() const {
+  return stopping_ && options_.end_ms &&
+         steady_clock::now() >= stopped_at_ + wait_of(*options_.end_ms);
+}
 
 bool TierWriter::reserve(std::uint64_t bytes, std::uint64_t records) {
   std::unique_lock lock(mutex_);
@@ -133,7 +146,7 @@ Result<std::uint64_t> TierWriter::erase(const persist::TierErasure& erasure) {
 }
 
 void TierWriter::erase_now(const TierJob& job) {
-  auto done = log_.erase(job.erasing->erasure);
+  auto done = store_.erase(job.erasing->erasure);
   const std::lock_guard lock(mutex_);
   if (!done) suspend(done.status());
   job.erasing->done = std::move(done);
@@ -141,7 +154,7 @@ void TierWriter::erase_now(const TierJob& job) {
   done_.notify_all();
 }
 
-void TierWriter::count(DiskTierStats& stats) const {
+void TierWriter::count(TierStats& stats) const {
   const std::lock_guard lock(mutex_);
   stats.queued_bytes = queued_bytes_;
   stats.dropped_records += dropped_records_;
@@ -155,8 +168,8 @@ void TierWriter::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto wakes = [&] { return stopping_ || !queue_.empty() || flush_to_ > flushed_; };
-    if (options_.durability == Durability::kGroup && log_.has_unsynced()) {
-      work_.wait_until(lock, unsynced_since_ + wait_of(options_.group_ms), wakes);
+    if (options_.sync_ms && store_.has_unsynced()) {
+      work_.wait_until(lock, unsynced_since_ + wait_of(*options_.sync_ms), wakes);
     } else {
       work_.wait(lock, wakes);
     }
@@ -173,7 +186,7 @@ void TierWriter::run() {
     const bool stop = stopping_;
     lock.unlock();
     if (stop) {
-      const Status ignored = log_.close();  // what is not safe is known by its checksums
+      const Status ignored = store_.close();  // what is not safe is known by its checksums
       return;
     }
     sync_when_due(asked);
@@ -190,11 +203,11 @@ void TierWriter::write(const TierJob& job) {
   bool dropped = false;
   {
     const std::lock_guard lock(mutex_);
-    dropped = is_suspended();
+    dropped = is_suspended() || gives_up();
   }
   if (!dropped) {
-    if (!log_.has_unsynced()) unsynced_since_ = steady_clock::now();
-    status = log_.append(job.header, job.tokens, job.payload, job.owner);
+    if (!store_.has_unsynced()) unsynced_since_ = steady_clock::now();
+    status = store_.append(job.header, job.tokens, job.payload, job.owner);
   }
   release_(job);
   sync_when_due(false);
@@ -213,10 +226,10 @@ void TierWriter::write(const TierJob& job) {
 }
 
 void TierWriter::sync_when_due(bool now) {
-  const bool due = options_.durability == Durability::kGroup && log_.has_unsynced() &&
-                   steady_clock::now() >= unsynced_since_ + wait_of(options_.group_ms);
+  const bool due = options_.sync_ms && store_.has_unsynced() &&
+                   steady_clock::now() >= unsynced_since_ + wait_of(*options_.sync_ms);
   if (!now && !due) return;
-  if (Status status = log_.sync(); !status) {
+  if (Status status = store_.sync(); !status) {
     const std::lock_guard lock(mutex_);
     suspend(status);
   }
@@ -227,7 +240,7 @@ void TierWriter::suspend(const Status& why) {
   last_error_ = why.message();
   failure_ = why;
   if (why.code() == StatusCode::kOutOfCapacity) return;  // this record alone
-  pause_ms_ = std::clamp(pause_ms_ * 2, kFirstPauseMs, kLongestPauseMs);
+  pause_ms_ = std::clamp(pause_ms_ * 2, kFirstPauseMs, options_.longest_pause_ms);
   suspended_until_ = steady_clock::now() + milliseconds(pause_ms_);
 }
 

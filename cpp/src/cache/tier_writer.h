@@ -1,4 +1,4 @@
-// The queue in front of a disk tier and the one thread that empties it into the segment log.
+// The queue in front of a tier and the one thread that empties it into the tier's store.
 // Thread safety: thread-safe. The thread ends with the object, after it has written what waits.
 #pragma once
 
@@ -22,7 +22,8 @@
 
 #include "arena/pool.h"
 #include "kvcache/disk_tier.h"
-#include "persist/segment_log.h"
+#include "kvcache/tier_stats.h"
+#include "persist/record_store.h"
 
 namespace kvcache {
 
@@ -39,14 +40,25 @@ struct TierJob {
   struct Erasing* erasing = nullptr;  // instead of a record
 };
 
+struct QueueOptions {
+  // What may wait to be written. More is dropped, after `wait_ms`.
+  std::uint64_t queue_bytes = 256 << 20;
+  std::uint64_t wait_ms = 0;
+  std::optional<std::uint64_t> sync_ms = {};  // after which what was written is made durable
+  std::uint64_t longest_pause_ms = 60'000;    // after a failure
+  std::optional<std::uint64_t> end_ms = {};   // what waits longer at the end is not written
+};
+
+QueueOptions queue_options(const DiskTierOptions& options);
+
 class TierWriter {
  public:
   // `release` gives back what a job holds; it is called without any lock of this class.
   using Release = std::function<void(const TierJob&)>;
 
   // kOutOfCapacity: the system has no thread.
-  static Result<std::unique_ptr<TierWriter>> start(persist::SegmentLog& log,
-                                                   const DiskTierOptions& options, Release release);
+  static Result<std::unique_ptr<TierWriter>> start(persist::RecordStore& store,
+                                                   const QueueOptions& options, Release release);
   TierWriter(const TierWriter&) = delete;
   TierWriter& operator=(const TierWriter&) = delete;
   ~TierWriter();
@@ -58,7 +70,7 @@ class TierWriter {
   void announce(const TierJob& job);
   // What reserve() had room for and announce() has told of. Holds its pages.
   void submit(std::vector<TierJob> jobs);
-  // The first positions of runs that wait, by key, over those of the log.
+  // The first positions of runs that wait, by key, over those of the store.
   void add_waiting(std::span<const persist::Digest> keys, std::vector<std::uint64_t>& starts) const;
   bool is_boundary_waiting(const persist::Digest& key) const;
 
@@ -66,16 +78,17 @@ class TierWriter {
   // within `wait_ms`; it goes on.
   Status flush(std::optional<std::uint64_t> wait_ms);
 
-  // Erases, behind what waits already; returns how many records. As SegmentLog::erase().
+  // Erases, behind what waits already; returns how many records. As RecordStore::erase().
   Result<std::uint64_t> erase(const persist::TierErasure& erasure);
 
   // Adds its counters.
-  void count(DiskTierStats& stats) const;
+  void count(TierStats& stats) const;
 
  private:
-  TierWriter(persist::SegmentLog& log, const DiskTierOptions& options, Release release);
+  TierWriter(persist::RecordStore& store, const QueueOptions& options, Release release);
   void run();
   bool is_suspended() const;  // locked
+  bool gives_up() const;      // locked
   void erase_now(const TierJob& job);
   void write(const TierJob& job);
   void sync_when_due(bool now);
@@ -90,8 +103,8 @@ class TierWriter {
     }
   };
 
-  persist::SegmentLog& log_;
-  const DiskTierOptions options_;
+  persist::RecordStore& store_;
+  const QueueOptions options_;
   const Release release_;
 
   mutable std::mutex mutex_;
@@ -108,6 +121,7 @@ class TierWriter {
   Status flush_status_;
   Status failure_;  // since the last flush
   bool stopping_ = false;
+  Time stopped_at_ = {};
   Time suspended_until_ = {};
   std::uint64_t pause_ms_ = 0;
   std::uint64_t dropped_records_ = 0;

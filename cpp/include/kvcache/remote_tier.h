@@ -1,0 +1,47 @@
+// A remote tier: a Valkey or Redis server that several caches fill behind their callers' backs and
+// look into for what memory and disk do not have. FORMAT.md describes keys and values.
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kvcache/tier_stats.h"
+
+namespace kvcache {
+
+struct RemoteTierOptions {
+  std::string host;  // a name or an address; empty: no tier, or `socket`
+  std::uint16_t port = 6379;
+  std::string socket;    // path of a Unix socket instead
+  std::string user;      // empty: the server's default user
+  std::string password;  // empty: none is asked for
+  std::uint32_t database = 0;
+  std::string key_prefix = "kvcache:";         // of every key; printable, without braces
+  std::uint64_t ttl_ms = 24ULL * 3600 * 1000;  // after which the server drops it; 0: never
+  // Within which a lookup, the reading of what it found, and the writing of one record each end.
+  std::uint64_t deadline_ms = 2000;
+  // What may wait to be written; its pages stay in memory meanwhile. More is dropped, after
+  // `wait_ms` in which publish() waits for room.
+  std::uint64_t queue_bytes = 256 << 20;
+  std::uint64_t wait_ms = 0;
+  std::uint32_t read_threads = 2;  // of one fetch, each with a connection
+  bool at_open = true;             // open() looks for a longer prefix here
+
+  bool is_none() const { return host.empty() && socket.empty(); }
+};
+
+struct RemoteTierStats : TierStats {
+  bool is_suspended = false;  // after a failure, until it is tried again
+  std::uint64_t connects = 0;
+  std::uint64_t lookups = 0;          // that asked the server
+  std::uint64_t round_trips = 0;      // of lookups and writes
+  std::uint64_t present_records = 0;  // not written, for somebody had already
+  std::uint64_t missing_records = 0;  // gone between a lookup and its read
+  // What went wrong; each is a miss or a record that is not there, never more.
+  std::uint64_t failures = 0;            // no connection, no answer in time, or no answer at all
+  std::uint64_t timeouts = 0;            // of them, those for which time ran out
+  std::uint64_t refused_operations = 0;  // not tried, for the last failure was a moment ago
+};
+
+}  // namespace kvcache

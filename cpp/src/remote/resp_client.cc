@@ -1,0 +1,234 @@
+#include "remote/resp_client.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "remote/pieces.h"
+
+namespace kvcache::remote {
+namespace {
+
+constexpr std::size_t kMostPieces = 256;  // of one system call; the system takes 1,024
+// A value of another length than was asked for is read past up to here.
+constexpr std::uint64_t kMostSkipped = 8 << 20;
+constexpr std::size_t kMostLineBytes = 1 << 10;
+
+}  // namespace
+
+Result<std::unique_ptr<RespClient>> RespClient::connect(const Address& address, const Login& login,
+                                                        const Deadline& deadline, bool& timed_out) {
+  auto socket = connect_to(address, deadline, timed_out);
+  if (!socket) return socket.status();
+  auto client = std::make_unique<RespClient>(std::move(socket).value());
+  if (Status status = client->log_in(login, deadline); !status) {
+    timed_out = client->has_timed_out();
+    return status.prefixed(address.text() + ": ");
+  }
+  return client;
+}
+
+Status RespClient::log_in(const Login& login, const Deadline& deadline) {
+  Commands commands;
+  if (!login.password.empty() && !login.user.empty()) {
+    commands.add({"AUTH", login.user, login.password});
+  } else if (!login.password.empty()) {
+    commands.add({"AUTH", login.password});
+  }
+  if (login.database != 0) commands.add({"SELECT", std::to_string(login.database)});
+  if (commands.count() == 0) return Status::ok();
+  if (Status status = send(commands, deadline); !status) return status;
+  for (std::size_t i = 0; i < commands.count(); ++i) {
+    Reply reply;
+    if (Status status = receive({}, reply, deadline); !status) return status;
+    if (reply.is_error()) {
+      return Status::io_error("the server refuses the login: ", printable(reply.text));
+    }
+  }
+  return Status::ok();
+}
+
+Status RespClient::broken(Status status) {
+  broken_ = true;
+  return status;
+}
+
+Status RespClient::send(const Commands& commands, const Deadline& deadline) {
+  std::vector<iovec> all = commands.pieces();
+  std::span<iovec> left(all);
+  while (!left.empty()) {
+    msghdr message{};
+    message.msg_iov = left.data();
+    message.msg_iovlen = std::min(left.size(), kMostPieces);
+    const ssize_t sent = ::sendmsg(socket_.file(), &message, MSG_NOSIGNAL);
+    if (sent >= 0) {
+      left = drop_front(left, static_cast<std::size_t>(sent));
+      if (deadline.has_passed() && !left.empty()) {
+        timed_out_ = true;
+        return broken(Status::io_error("not sent within ", deadline.ms(), " ms"));
+      }
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return broken(Status::io_error("send: ", std::strerror(errno)));
+    }
+    if (Status status = wait_for(socket_.file(), POLLOUT, deadline, timed_out_); !status) {
+      return broken(std::move(status));
+    }
+  }
+  return Status::ok();
+}
+
+// ---- Receiving --------------------------------------------------------------------------------
+
+// Reads what has come, at least a byte.
+Status RespClient::fill(const Deadline& deadline) {
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ == buffer_.size()) buffer_.resize(2 * buffer_.size());
+  const iovec piece{buffer_.data() + end_, buffer_.size() - end_};
+  for (;;) {
+    const ssize_t got = ::recv(socket_.file(), piece.iov_base, piece.iov_len, 0);
+    if (got > 0) {
+      end_ += static_cast<std::size_t>(got);
+      received_ += static_cast<std::uint64_t>(got);
+      if (!deadline.has_passed()) return Status::ok();
+      timed_out_ = true;
+      return broken(Status::io_error("no whole answer within ", deadline.ms(), " ms"));
+    }
+    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return broken(Status::io_error("receive: ", std::strerror(errno)));
+    }
+    if (Status status = wait_for(socket_.file(), POLLIN, deadline, timed_out_); !status) {
+      return broken(status.prefixed("no answer: "));
+    }
+  }
+}
+
+Status RespClient::receive(const ReplyLimits& limits, Reply& reply, const Deadline& deadline) {
+  for (;;) {
+    const auto used = parse_reply(pending(), limits, reply);
+    if (!used) return broken(used.status());
+    if (*used) {
+      begin_ += **used;
+      return Status::ok();
+    }
+    if (Status status = fill(deadline); !status) return status;
+  }
+}
+
+Status RespClient::take_line(std::string& line, const Deadline& deadline) {
+  for (;;) {
+    const std::size_t end = pending().find("\r\n");
+    if (end != std::string_view::npos && end <= kMostLineBytes) {
+      line = pending().substr(0, end);
+      begin_ += end + 2;
+      return Status::ok();
+    }
+    if (pending().size() > kMostLineBytes + 1) {
+      return broken(Status::corruption("no answer of a Valkey server: a line too long"));
+    }
+    if (Status status = fill(deadline); !status) return status;
+  }
+}
+
+// What has come already is copied; the rest goes straight to where it belongs, and what follows it
+// into the buffer.
+Status RespClient::read_exactly(std::span<const iovec> pieces, const Deadline& deadline) {
+  std::vector<iovec> left_pieces(pieces.begin(), pieces.end());
+  std::span<iovec> left(left_pieces);
+  while (!left.empty() && begin_ < end_) {
+    const std::size_t part = std::min(left.front().iov_len, end_ - begin_);
+    std::memcpy(left.front().iov_base, buffer_.data() + begin_, part);
+    begin_ += part;
+    left = drop_front(left, part);
+  }
+  while (!left.empty()) {
+    begin_ = end_ = 0;
+    std::array<iovec, kMostPieces> now;
+    const std::size_t count = std::min(left.size(), kMostPieces - 1);
+    std::size_t wanted = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      now[i] = left[i];
+      wanted += left[i].iov_len;
+    }
+    const bool is_rest = count == left.size();
+    if (is_rest) now[count] = {buffer_.data(), buffer_.size()};
+    const ssize_t got =
+        ::readv(socket_.file(), now.data(), static_cast<int>(count + (is_rest ? 1 : 0)));
+    if (got > 0) {
+      const auto bytes = static_cast<std::size_t>(got);
+      received_ += bytes;
+      end_ = bytes > wanted ? bytes - wanted : 0;
+      left = drop_front(left, std::min(bytes, wanted));
+      if (left.empty() || !deadline.has_passed()) continue;
+      timed_out_ = true;
+      return broken(Status::io_error("no whole answer within ", deadline.ms(), " ms"));
+    }
+    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return broken(Status::io_error("receive: ", std::strerror(errno)));
+    }
+    if (Status status = wait_for(socket_.file(), POLLIN, deadline, timed_out_); !status) {
+      return broken(status.prefixed("no whole answer: "));
+    }
+  }
+  return Status::ok();
+}
+
+Status RespClient::skip(std::uint64_t bytes, const Deadline& deadline) {
+  while (bytes > 0) {
+    const std::size_t part =
+        static_cast<std::size_t>(std::min<std::uint64_t>(bytes, end_ - begin_));
+    begin_ += part;
+    bytes -= part;
+    if (bytes == 0) break;
+    if (Status status = fill(deadline); !status) return status;
+  }
+  return Status::ok();
+}
+
+Result<std::optional<std::uint64_t>> RespClient::receive_into(std::span<const iovec> pieces,
+                                                              const Deadline& deadline) {
+  std::string line;
+  if (Status status = take_line(line, deadline); !status) return status;
+  const auto size = parse_bulk_line(line);
+  if (!size) {
+    // The server's own error is a reply like any other; everything else is none.
+    return size.status().code() == StatusCode::kIoError ? size.status() : broken(size.status());
+  }
+  if (*size < 0) return std::optional<std::uint64_t>();
+  const auto bytes = static_cast<std::uint64_t>(*size);
+  std::uint64_t wanted = 0;
+  for (const iovec& piece : pieces) wanted += piece.iov_len;
+  if (bytes != wanted) {
+    if (bytes > kMostSkipped) {
+      return broken(Status::corruption("no answer of a Valkey server: a value of ", bytes,
+                                       " bytes, ", wanted, " were asked for"));
+    }
+    if (Status status = skip(bytes + 2, deadline); !status) return status;
+    return std::optional(bytes);
+  }
+  if (Status status = read_exactly(pieces, deadline); !status) return status;
+  char end[2] = {};
+  const iovec tail{end, sizeof(end)};
+  if (Status status = read_exactly({&tail, 1}, deadline); !status) return status;
+  if (end[0] != '\r' || end[1] != '\n') {
+    return broken(Status::corruption("no answer of a Valkey server: a string without an end"));
+  }
+  return std::optional(bytes);
+}
+
+}  // namespace kvcache::remote

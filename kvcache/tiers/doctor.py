@@ -1,0 +1,290 @@
+"""Whether a Valkey or Redis server is set up for a remote tier, and what to change."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import secrets
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvcache.errors import KVCacheIOError
+from kvcache.tiers.resp import ServerConnection, ServerError
+from kvcache.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvcache.tiers.remote import ValkeyTier
+
+__all__ = ["Finding", "Verdict", "check_server"]
+
+_PART_BYTES = (1 << 20) - 64  # of a record on a server
+_PARTS = 16
+_PINGS = 32
+_OLDEST = {"valkey": 7, "redis": 7}
+_SETTINGS = (
+    "maxmemory",
+    "maxmemory-policy",
+    "save",
+    "appendonly",
+    "appendfsync",
+    "io-threads",
+    "lazyfree-lazy-eviction",
+)
+
+
+class Verdict(enum.StrEnum):
+    """What a finding asks for."""
+
+    OK = "ok"
+    ADVICE = "advice"  #: it works, and would work better
+    PROBLEM = "problem"  #: it does not work, or will not for long
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what.
+        value: how it is, as text.
+        verdict: what that asks for.
+        advice: what to change, or "".
+    """
+
+    name: str
+    value: str
+    verdict: Verdict = Verdict.OK
+    advice: str = ""
+
+
+def check_server(tier: ValkeyTier) -> list[Finding]:
+    """Look at the settings of a server and measure it; takes a second and leaves nothing behind.
+
+    Args:
+        tier: where the server is, and as whom to log in.
+
+    Returns:
+        What was found, the connection first. A server that does not answer is a finding.
+    """
+    try:
+        with ServerConnection(tier) as server:
+            findings = [Finding("connection", tier.url)]
+            findings += _facts(server, tier)
+            findings += [*_commands(server, tier), _latency(server, tier)]
+            findings += _bandwidth(server, tier)
+            return findings
+    except KVCacheIOError as error:
+        advice = "start the server, or correct the address, the user or the password"
+        return [Finding("connection", str(error), Verdict.PROBLEM, advice)]
+
+
+# ---- Settings ---------------------------------------------------------------------------------
+
+
+def _info(server: ServerConnection) -> dict[str, str]:
+    try:
+        text = server.ask("INFO").decode(errors="replace")
+    except ServerError:
+        return {}
+    lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value for name, colon, value in lines if colon}
+
+
+def _settings(server: ServerConnection) -> dict[str, str]:
+    """What the server tells of its settings; those of managed ones may be hidden."""
+    found = {}
+    for name in _SETTINGS:
+        try:
+            answer = server.ask("CONFIG", "GET", name)
+        except ServerError:
+            continue
+        if isinstance(answer, list) and len(answer) == 2:
+            found[name] = answer[1].decode(errors="replace")
+    return found
+
+
+def _facts(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+    info = _info(server)
+    settings = _settings(server)
+    settings.setdefault("maxmemory", info.get("maxmemory", ""))
+    settings.setdefault("maxmemory-policy", info.get("maxmemory_policy", ""))
+    findings = [_version(info), _memory(info, settings), _policy(settings, tier)]
+    findings += _persistence(settings)
+    findings += _threads(settings)
+    findings += _access(tier)
+    if info.get("cluster_enabled") == "1":
+        advice = "name a server of its own: a node of a cluster answers for its part of the keys"
+        findings.append(Finding("cluster", "yes", Verdict.PROBLEM, advice))
+    if (role := info.get("role", "master")) != "master":
+        advice = "name the primary: a replica refuses to write"
+        findings.append(Finding("role", role, Verdict.PROBLEM, advice))
+    return findings
+
+
+def _version(info: Mapping[str, str]) -> Finding:
+    kind = "valkey" if "valkey_version" in info else "redis"
+    text = info.get(f"{kind}_version", "")
+    if not text:
+        return Finding("version", "not told", Verdict.ADVICE, "let the user call INFO")
+    major = text.partition(".")[0]
+    old = not major.isdecimal() or int(major) < _OLDEST[kind]
+    verdict = Verdict.ADVICE if old else Verdict.OK
+    return Finding("version", f"{kind} {text}", verdict, "use Valkey 8 or later" if old else "")
+
+
+def _memory(info: Mapping[str, str], settings: Mapping[str, str]) -> Finding:
+    text = settings["maxmemory"]
+    used = info.get("used_memory", "0")
+    if not text.isdecimal():
+        return Finding("maxmemory", "not told", Verdict.ADVICE, "see that it has one")
+    if int(text) == 0:
+        advice = (
+            "set maxmemory to what the machine can spare: without it the system kills the server"
+        )
+        return Finding("maxmemory", "none", Verdict.PROBLEM, advice)
+    shown = f"{format_bytes(int(text))}, {format_bytes(int(used))} used"
+    return Finding("maxmemory", shown)
+
+
+def _policy(settings: Mapping[str, str], tier: ValkeyTier) -> Finding:
+    policy = settings["maxmemory-policy"]
+    name = "maxmemory-policy"
+    if not policy:
+        return Finding(name, "not told", Verdict.ADVICE, "see that it is allkeys-lru")
+    if policy.startswith("allkeys-"):
+        return Finding(name, policy)
+    if policy.startswith("volatile-") and tier.ttl_seconds is not None:
+        return Finding(name, policy)
+    advice = "set maxmemory-policy allkeys-lru: a full server refuses what is written"
+    return Finding(name, policy, Verdict.PROBLEM, advice)
+
+
+def _persistence(settings: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    if "save" in settings:
+        save = settings["save"]
+        advice = 'set save "": a snapshot forks the server and may double its memory'
+        verdict = Verdict.ADVICE if save else Verdict.OK
+        findings.append(Finding("save", save or "never", verdict, advice if save else ""))
+    if "appendonly" in settings:
+        mode = settings["appendonly"]
+        sync = settings.get("appendfsync", "")
+        slow = mode == "yes" and sync == "always"
+        advice = "set appendfsync everysec: always makes writing several times slower"
+        shown = f"yes, {sync}" if mode == "yes" else mode
+        verdict = Verdict.ADVICE if slow else Verdict.OK
+        findings.append(Finding("appendonly", shown, verdict, advice if slow else ""))
+    return findings
+
+
+def _threads(settings: Mapping[str, str]) -> list[Finding]:
+    threads = settings.get("io-threads")
+    if threads is None:
+        return []
+    few = threads == "1"
+    advice = "on a machine with four cores and more, set io-threads to one less than it has"
+    return [Finding("io-threads", threads, Verdict.OK, advice if few else "")]
+
+
+def _access(tier: ValkeyTier) -> list[Finding]:
+    address = tier.address()
+    if address.path or tier.password or _is_here(address.host):
+        return []
+    advice = "give the server a user with a password for these keys: whoever reaches it reads all"
+    return [Finding("login", "none", Verdict.ADVICE, advice)]
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ---- Measurements -----------------------------------------------------------------------------
+
+
+def _commands(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+    """Whether everything that a tier says is allowed."""
+    key = f"{tier.key_prefix}doctor:{secrets.token_hex(8)}"
+    refused = []
+    for words in (
+        ("SET", key, "x", "NX", "PX", "10000"),
+        ("GETRANGE", key, "0", "0"),
+        ("GET", key),
+        ("STRLEN", key),
+        ("PEXPIRE", key, "10000"),
+        ("WATCH", key),
+        ("UNWATCH",),
+        ("MULTI",),
+        ("EXEC",),
+        ("SCAN", "0", "MATCH", key, "COUNT", "1"),
+        ("UNLINK", key),
+    ):
+        try:
+            server.ask(*words)
+        except ServerError as error:
+            refused.append(words[0])
+            if "OOM" in str(error):
+                advice = "it is full: raise maxmemory, or set maxmemory-policy allkeys-lru"
+                return [Finding("commands", "no room", Verdict.PROBLEM, advice)]
+    if not refused:
+        return [Finding("commands", "all allowed")]
+    allowed = " ".join(f"+{name.lower()}" for name in refused)
+    advice = f"allow them: ACL SETUSER {tier.user or 'default'} {allowed} ~{tier.key_prefix}*"
+    return [Finding("commands", f"refused: {', '.join(refused)}", Verdict.PROBLEM, advice)]
+
+
+def _latency(server: ServerConnection, tier: ValkeyTier) -> Finding:
+    key = f"{tier.key_prefix}doctor"
+    times = []
+    for _ in range(_PINGS):
+        start = time.perf_counter()
+        try:
+            server.ask("STRLEN", key)
+        except ServerError:
+            break
+        times.append(time.perf_counter() - start)
+    if not times:
+        return Finding("latency", "not measured")
+    median, worst = statistics.median(times), max(times)
+    shown = f"{median * 1e6:,.0f} us, at most {worst * 1e6:,.0f}"
+    if 20 * median < tier.deadline_seconds:
+        return Finding("latency", shown)
+    advice = (
+        "raise deadline_seconds, or take a server that is nearer: an opening asks several times"
+    )
+    return Finding("latency", shown, Verdict.ADVICE, advice)
+
+
+def _bandwidth(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+    """Of values as large as those of records, one after another over one connection."""
+    value = secrets.token_bytes(_PART_BYTES)
+    names = [f"{tier.key_prefix}doctor:{secrets.token_hex(8)}" for _ in range(_PARTS)]
+    try:
+        start = time.perf_counter()
+        for name in names:
+            server.ask("SET", name, value, "NX", "PX", "60000")
+        written = time.perf_counter() - start
+        start = time.perf_counter()
+        whole = sum(server.ask("GET", name) == value for name in names)
+        read = time.perf_counter() - start
+        for name in names:
+            server.ask("UNLINK", name)
+    except ServerError as error:
+        return [Finding("bandwidth", "not measured", Verdict.ADVICE, str(error))]
+    if whole < len(names):
+        advice = "raise maxmemory: values go as soon as they come"
+        shown = f"{len(names) - whole} of {len(names)} values were lost"
+        return [Finding("bandwidth", shown, Verdict.PROBLEM, advice)]
+    size = _PARTS * _PART_BYTES
+    return [
+        Finding("bandwidth, writing", f"{size / written / 1e9:.2f} GB/s"),
+        Finding("bandwidth, reading", f"{size / read / 1e9:.2f} GB/s"),
+    ]

@@ -1,0 +1,269 @@
+"""A remote tier: a Valkey or Redis server with which several caches share what they publish.
+
+What is published is written behind the caller's back by one thread; `Cache.open` looks on the
+server for a longer prefix than memory and a disk tier have. Many caches read and write at once; the
+first to write a record stays. Every record carries its tokens and checksums, which are compared
+when it is read. A server that is down, slow, full, emptied or wrong is a miss by the deadline; it
+is said once and counted. ``cpp/FORMAT.md`` describes keys and values, ``docs/remote.md`` how to run
+the server.
+
+After `Cache.bump_epoch` the tier goes by the new name of the weights; without a new name it is not
+used any more. `Cache.erase` with tokens takes all of their space from the server, whose records do
+not say what leads to them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from kvcache import _core
+from kvcache._arguments import as_count, as_text
+from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.tiers.handle import CacheTierHandle, milliseconds
+from kvcache.units import parse_bytes
+
+__all__ = ["CacheRemote", "RemoteTierStats", "ValkeyTier"]
+
+# What a cache warns of once, and the counters that tell it.
+_KINDS = {
+    "the server cannot be used": ("failures",),
+    "some of it is not written": ("write_errors",),
+    "some of it is damaged and left out": ("damaged_records",),
+}
+_PORT = 6379
+_TLS = ("valkeys", "rediss")
+_TOPOLOGY = ("cluster", "sentinel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a server listens: at host and port, or at the path of a Unix socket."""
+
+    host: str = ""
+    port: int = _PORT
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ValkeyTier:
+    """Options of a cache's remote tier.
+
+    >>> ValkeyTier("valkey://reader:secret@10.0.0.7:6379/2")  # doctest: +ELLIPSIS
+    ValkeyTier(url='valkey://10.0.0.7:6379/2', user='reader', database=2, key_prefix='kvcache:', ...
+
+    Raises:
+        InvalidArgumentError: no such address, or a value out of range.
+        UnsupportedError: TLS, a cluster or sentinels.
+    """
+
+    #: ``valkey://user:password@host:port/database``, ``redis://`` likewise, or
+    #: ``unix://user:password@/path?db=database``; in short ``host:port`` or ``/path``. What it says
+    #: of user, password and database goes before the options, and is shown without them.
+    url: str
+    user: str = ""  #: of the server's access list
+    password: str = field(default="", repr=False)
+    database: int = 0
+    key_prefix: str = "kvcache:"  #: of every key: letters, digits and ``:._-/``
+    ttl_seconds: float | None = 86400.0  #: after which the server drops a record; None: never
+    #: Within which a lookup, the reading of what it found, and the writing of a record each end.
+    deadline_seconds: float = 2.0
+    #: What may wait to be written; its pages stay in memory meanwhile, more is dropped and counted.
+    queue_bytes: str | int = "256MiB"
+    wait_seconds: float = 0.0  #: that `Sequence.publish` waits for room in the queue
+    read_threads: int = 2  #: of one fetch, each with a connection of its own
+    at_open: bool = True  #: `Cache.open` looks for a longer prefix here
+
+    def __post_init__(self) -> None:
+        parts = _split(as_text(self.url, "url"))
+        for name, value in (("user", parts.username), ("password", parts.password)):
+            if value:
+                object.__setattr__(self, name, unquote(value))
+        database = _database(parts)
+        if database is not None:
+            object.__setattr__(self, "database", database)
+        query = f"?{parts.query}" if parts.query else ""
+        place = parts.netloc.rpartition("@")[2]
+        object.__setattr__(self, "url", f"{parts.scheme}://{place}{parts.path}{query}")
+        if not isinstance(self.at_open, bool):
+            raise InvalidArgumentError(f"at_open: expected True or False, got {self.at_open!r}")
+        self.core()
+
+    def address(self) -> Address:
+        """Where the server listens."""
+        parts = _split(self.url)
+        if parts.scheme == "unix":
+            return Address(path=unquote(parts.path))
+        return Address(host=parts.hostname or "", port=_port(parts))
+
+    def core(self) -> _core.RemoteTierOptions:
+        """The options as the compiled core takes them."""
+        address = self.address()
+        ttl = 0 if self.ttl_seconds is None else milliseconds(self.ttl_seconds, "ttl_seconds")
+        if self.ttl_seconds is not None and ttl == 0:
+            raise InvalidArgumentError(f"ttl_seconds: must be above 0, got {self.ttl_seconds}")
+        deadline = milliseconds(self.deadline_seconds, "deadline_seconds")
+        if not 0 < deadline <= 600_000:
+            raise InvalidArgumentError(
+                f"deadline_seconds: must be 0.001..600, got {self.deadline_seconds}"
+            )
+        return _core.RemoteTierOptions(
+            host=address.host,
+            port=address.port,
+            socket=os.fsencode(address.path),
+            user=as_text(self.user, "user"),
+            password=as_text(self.password, "password"),
+            database=as_count(self.database, "database", most=2**31 - 1),
+            key_prefix=as_text(self.key_prefix, "key_prefix"),
+            ttl_ms=ttl,
+            deadline_ms=deadline,
+            queue_bytes=parse_bytes(self.queue_bytes, name="queue_bytes"),
+            wait_ms=milliseconds(self.wait_seconds, "wait_seconds"),
+            read_threads=as_count(self.read_threads, "read_threads", least=1, most=64),
+            at_open=self.at_open,
+        )
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of an address, whichever way it is written."""
+    if url.startswith("/"):
+        url = f"unix://{url}"
+    elif "://" not in url:
+        url = f"valkey://{url}"
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidArgumentError(f"url: {error}") from None
+    if parts.scheme in _TLS:
+        raise UnsupportedError(
+            f"url: {parts.scheme}:// needs TLS, which is not built in; let a proxy on this machine "
+            "end it, and go to the proxy"
+        )
+    if any(word in parts.scheme for word in _TOPOLOGY) or "," in parts.netloc:
+        raise UnsupportedError(
+            "url: clusters and sentinels are not followed; name one server, or a proxy that "
+            "knows the others"
+        )
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidArgumentError(f"url: {error}") from None
+    if parts.scheme not in ("valkey", "redis", "unix"):
+        raise InvalidArgumentError(
+            f"url: expected valkey://, redis:// or unix://, got {parts.scheme}://"
+        )
+    place = parts.path if parts.scheme == "unix" else parts.hostname
+    if not place or (parts.scheme == "unix" and parts.hostname):
+        raise InvalidArgumentError("url: expected valkey://host:port or unix:///path")
+    return parts
+
+
+def _port(parts: SplitResult) -> int:
+    return as_count(_PORT if parts.port is None else parts.port, "url: port", least=1, most=65535)
+
+
+def _database(parts: SplitResult) -> int | None:
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    text = query.pop("db", "" if parts.scheme == "unix" else parts.path.strip("/"))
+    if query or parts.fragment:
+        raise InvalidArgumentError(f"url: unknown options {sorted(query) or parts.fragment}")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise InvalidArgumentError(f"url: expected the number of a database, got {text!r}")
+    return int(text)
+
+
+def remote_core(remote: ValkeyTier | None) -> _core.RemoteTierOptions | None:
+    """The tier of a cache as the compiled core takes it."""
+    if remote is not None and not isinstance(remote, ValkeyTier):
+        raise InvalidArgumentError(f"remote: expected a ValkeyTier, got {remote!r}")
+    return None if remote is None else remote.core()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteTierStats:
+    """Counters of a cache's remote tier, since the cache was made.
+
+    Attributes:
+        is_suspended: after a failure, until the server is tried again.
+        connects: connections that were made, or tried.
+        lookups: prompts that the server was asked for.
+        round_trips: of lookups and writes.
+        queued_bytes: that wait to be written, now.
+        written_records: by this cache.
+        written_bytes: of them, with headers.
+        present_records: not written, for another cache had written them already.
+        dropped_records: the queue was full, or writing rests after a failure.
+        skipped_snapshots: not exact, or a page of their window was gone.
+        erased_records: taken from the server by `Cache.erase`.
+        fetches: lookups that brought something back.
+        fetched_tokens: positions that they brought back.
+        read_records: that fetches read.
+        read_bytes: of them.
+        missing_records: that the server dropped between a lookup and its read.
+        damaged_records: whose checksums, tokens or lengths were wrong; they were removed.
+        read_errors: fetches that the server did not finish.
+        write_errors: records that the server refused; nothing is written for a while after each.
+        failures: no connection, no answer in time, or an answer that is none.
+        timeouts: of the failures, those for which time ran out.
+        refused_operations: not tried, for the last failure was a moment ago.
+        no_room: fetches that memory had no room for.
+        last_error: the latest of what went wrong, or "".
+    """
+
+    is_suspended: bool
+    connects: int
+    lookups: int
+    round_trips: int
+    queued_bytes: int
+    written_records: int
+    written_bytes: int
+    present_records: int
+    dropped_records: int
+    skipped_snapshots: int
+    erased_records: int
+    fetches: int
+    fetched_tokens: int
+    read_records: int
+    read_bytes: int
+    missing_records: int
+    damaged_records: int
+    read_errors: int
+    write_errors: int
+    failures: int
+    timeouts: int
+    refused_operations: int
+    no_room: int
+    last_error: str
+
+
+class CacheRemote(CacheTierHandle):
+    """The remote tier of a cache, as `Cache.remote` gives it. Thread-safe."""
+
+    __slots__ = ()
+
+    def __init__(self, core: _core.Cache, tier: ValkeyTier) -> None:
+        super().__init__(core, f"remote tier {tier.url}", _KINDS, _core.remote_stats)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until what was published is on the server.
+
+        Args:
+            timeout: seconds; None for as long as it takes, which deadlines bound.
+
+        Raises:
+            OutOfCapacityError: not within ``timeout``; writing goes on.
+            KVCacheIOError: the server refused some of it, or does not answer.
+        """
+        wait = None if timeout is None else milliseconds(timeout, "timeout")
+        _core.flush_remote(self._core, wait)
+
+    def stats(self) -> RemoteTierStats:
+        """Counters at this moment."""
+        core: Any = _core.remote_stats(self._core)
+        counted = {each.name: getattr(core, each.name) for each in fields(RemoteTierStats)}
+        counted["last_error"] = os.fsdecode(core.last_error)
+        return RemoteTierStats(**counted)

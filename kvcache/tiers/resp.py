@@ -1,0 +1,140 @@
+"""Questions to a Valkey or Redis server, one connection, each answered by a deadline.
+
+For looking at a server's settings; state is moved by the compiled core.
+Source: the published description of RESP2, https://valkey.io/topics/protocol/.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from kvcache.errors import KVCacheIOError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from kvcache.tiers.remote import ValkeyTier
+
+__all__ = ["ServerConnection", "ServerError"]
+
+_MOST_BYTES = 16 << 20
+_MOST_ITEMS = 4096
+_MOST_DEPTH = 4
+
+
+class ServerError(KVCacheIOError):
+    """The server understood, and says no."""
+
+
+class ServerConnection:
+    """A connection that has logged in. Not thread-safe.
+
+    Raises:
+        KVCacheIOError: nobody answers there, not in time, or not in this protocol.
+        ServerError: the login is refused.
+    """
+
+    def __init__(self, tier: ValkeyTier) -> None:
+        self._seconds = tier.deadline_seconds
+        self._name = tier.url
+        options = tier.address()
+        try:
+            if options.path:
+                self._socket = socket.socket(socket.AF_UNIX)
+                self._socket.settimeout(self._seconds)
+                self._socket.connect(options.path)
+            else:
+                address = (options.host, options.port)
+                self._socket = socket.create_connection(address, self._seconds)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise KVCacheIOError(f"{self._name}: {error.strerror or error}") from error
+        self._pending = bytearray()
+        if tier.password:
+            self.ask("AUTH", *([tier.user] if tier.user else []), tier.password)
+        if tier.database:
+            self.ask("SELECT", str(tier.database))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def ask(self, *words: str | bytes) -> Any:
+        """The answer to one command: text of a status, an integer, bytes, None or a list.
+
+        Raises:
+            ServerError: the server says no.
+            KVCacheIOError: no answer in time, or none in this protocol.
+        """
+        end = time.monotonic() + self._seconds
+        raw = [word.encode() if isinstance(word, str) else word for word in words]
+        sent = [b"*%d\r\n" % len(raw)]
+        for word in raw:
+            sent += [b"$%d\r\n" % len(word), word, b"\r\n"]
+        try:
+            self._socket.settimeout(self._seconds)
+            self._socket.sendall(b"".join(sent))
+            return self._reply(end, 0)
+        except (OSError, ValueError) as error:
+            if isinstance(error, KVCacheIOError):
+                raise
+            raise KVCacheIOError(f"{self._name}: {error}") from error
+
+    def _reply(self, end: float, depth: int) -> Any:
+        line = self._take_line(end)
+        kind, rest = bytes(line[:1]), line[1:]
+        if kind == b"+":
+            return rest.decode(errors="replace")
+        if kind == b"-":
+            raise ServerError(f"{self._name}: {rest.decode(errors='replace')}")
+        if kind == b":":
+            return int(rest)
+        size = int(rest) if kind in (b"$", b"*") else -2
+        if size == -1:
+            return None
+        if kind == b"$" and 0 <= size <= _MOST_BYTES:
+            text = self._take(size + 2, end)
+            del text[-2:]
+            return bytes(text)
+        if kind == b"*" and 0 <= size <= _MOST_ITEMS and depth < _MOST_DEPTH:
+            return [self._reply(end, depth + 1) for _ in range(size)]
+        raise KVCacheIOError(f"{self._name}: no answer of a Valkey server: {line[:40]!r}")
+
+    def _receive(self, target: memoryview, end: float) -> int:
+        """Bytes that have come, at least one."""
+        left = end - time.monotonic()
+        if left <= 0:
+            raise KVCacheIOError(f"{self._name}: no answer within {self._seconds} s")
+        self._socket.settimeout(left)
+        size = self._socket.recv_into(target)
+        if size == 0:
+            raise KVCacheIOError(f"{self._name}: the server has closed the connection")
+        return size
+
+    def _take_line(self, end: float) -> bytearray:
+        while (at := self._pending.find(b"\r\n")) < 0:
+            if len(self._pending) > 1 << 16:
+                raise KVCacheIOError(f"{self._name}: no answer of a Valkey server")
+            chunk = bytearray(1 << 12)
+            self._pending += chunk[: self._receive(memoryview(chunk), end)]
+        return self._take(at + 2, end)[:-2]
+
+    def _take(self, size: int, end: float) -> bytearray:
+        taken = self._pending[:size]
+        del self._pending[:size]
+        if (have := len(taken)) < size:
+            taken += bytes(size - have)
+            with memoryview(taken) as rest:
+                while have < size:
+                    have += self._receive(rest[have:], end)
+        return taken

