@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from kvcache import _core, codec
@@ -22,7 +21,6 @@ from kvcache._shard_moves import (
 from kvcache.cache import Cache
 from kvcache.errors import CorruptionError, InvalidArgumentError, NotFoundError, UnsupportedError
 from kvcache.plan import StatePlan
-from kvcache.published.files import Generation, Shard
 from kvcache.state import StateKind
 from kvcache.storage import parse_storage, stored_as
 
@@ -40,7 +38,6 @@ _RANK = re.compile(r"rank-(\d{5})-of-(\d{5})")
 _MOST_RANKS = 99_999
 _STORAGES = ("f16", "int8", "bf16", "f32")
 _SLACK_BYTES = 64 << 20  # of address space: what is not used takes no memory
-_TOKENS = "tokens"
 
 
 def rank_directory(root: str | os.PathLike[str], world_size: int, rank: int) -> Path:
@@ -71,11 +68,6 @@ class Head:
     def count(self) -> int:
         """Positions of the prefix."""
         return len(self.tokens)
-
-
-class _Manifest(msgspec.Struct):
-    tokens: int
-    prefix_sha256: str
 
 
 def folders_of(paths: Any) -> list[Path]:
@@ -120,18 +112,9 @@ def read_heads(folders: list[Path]) -> Head:
         found = _core.check_prompt_cache(as_path(folder), False)
         for problem in found.problems:
             raise CorruptionError(os.fsdecode(problem))
-        with Generation(folder) as files:
-            try:
-                manifest = msgspec.json.decode(files.manifest(), type=_Manifest)
-            except msgspec.MsgspecError as error:
-                raise CorruptionError(f"{files.where}/manifest.json: {error}") from None
-            if not heads:
-                array = (_TOKENS, "Int32", (manifest.tokens,))
-                digest = manifest.prefix_sha256
-                shard = Shard(f"{_TOKENS}.safetensors", (array,), 4 * manifest.tokens, digest)
-                [tokens] = files.read(shard)
+        tokens = _core.read_prompt_tokens(as_path(folder))
         alike = {
-            "prefix": (manifest.tokens, manifest.prefix_sha256),
+            "prefix": tokens.tobytes(),
             "fingerprint": found.fingerprint,
             "space": found.space,
             "snapshots": tuple(found.snapshots),

@@ -1,3 +1,4 @@
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -29,5 +30,14 @@ void bind_prompt_cache(py::module_& m) {
     const std::string where = path;
     const kvcache::bindings::ReleaseGil nogil;
     return kvcache::bindings::unwrap(kvcache::check_prompt_cache(where, deep));
+  });
+  m.def("read_prompt_tokens", [](const py::bytes& path) {
+    const std::string where = path;
+    std::vector<std::int32_t> tokens;
+    {
+      const kvcache::bindings::ReleaseGil nogil;
+      tokens = kvcache::bindings::unwrap(kvcache::read_prompt_tokens(where));
+    }
+    return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
   });
 }

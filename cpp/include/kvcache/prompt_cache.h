@@ -46,4 +46,7 @@ struct PromptCacheReport {
 // damaged. kUnsupported: of another version. kIoError: the system refused.
 Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep);
 
+// The tokens of the current generation, as its manifest names them. Errors as check_prompt_cache().
+Result<std::vector<std::int32_t>> read_prompt_tokens(const std::string& path);
+
 }  // namespace kvcache

@@ -7,6 +7,8 @@
 #include "persist/generation.h"
 #include "persist/json.h"
 #include "persist/manifest.h"
+#include "persist/prompt_cache.h"
+#include "persist/safetensors.h"
 
 namespace kvcache {
 namespace {
@@ -85,18 +87,22 @@ Status read_manifest(const Value& manifest, const std::string& path, PromptCache
   return Status::ok();
 }
 
-}  // namespace
+// The manifest of the current generation.
+struct Opened {
+  std::string generation;
+  File directory;
+  std::string where;
+  Value manifest;
+};
 
-Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
+Result<Opened> open_manifest(const std::string& path) {
   const auto root = persist::open_directory(path);
   if (!root) return root.status();
-  PromptCacheReport report;
   auto name = persist::read_current(*root);
   if (!name) return name.status();
-  report.generation = *name;
   const auto generations = persist::open_directory_at(*root, persist::kGenerations);
   if (!generations) return generations.status();
-  const auto directory = persist::open_directory_at(*generations, *name);
+  auto directory = persist::open_directory_at(*generations, *name);
   if (!directory) return directory.status();
   const auto text =
       persist::read_small_file(*directory, persist::kManifest, persist::kMaxManifestBytes);
@@ -106,13 +112,78 @@ Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep)
   if (!digest || sha256_hex(*text) != *digest) {
     return Status::corruption(where, ": not the manifest that its generation is named after");
   }
-  const auto manifest = persist::json::parse(*text);
+  auto manifest = persist::json::parse(*text);
   if (!manifest) return manifest.status().prefixed(where + ": ");
-  if (Status status = read_manifest(*manifest, where, report); !status) return status;
-  const Value* shards = member(*manifest, "shards", Kind::kArray);
-  if (shards == nullptr) return Status::corruption(where, ": shards: expected a list");
-  for (const Value& shard : shards->items) check_shard(*directory, shard, deep, report);
+  return Opened{std::move(name).value(), std::move(directory).value(), where,
+                std::move(manifest).value()};
+}
+
+// Where the tokens begin in the file that holds them.
+Result<std::uint64_t> find_tokens(const File& file, std::uint64_t count) {
+  const Status corrupt = Status::corruption(file.path(), ": no array of ", count, " tokens");
+  const auto size = file.size();
+  if (!size) return size.status();
+  std::uint64_t length = 0;
+  if (Status status = file.read_at(0, &length, sizeof(length)); !status) return status;
+  if (length > persist::safetensors::kMaxHeaderBytes || length > *size - sizeof(length)) {
+    return corrupt;
+  }
+  std::string text(length, '\0');
+  if (Status status = file.read_at(sizeof(length), text.data(), length); !status) return status;
+  const auto header = persist::json::parse(text);
+  const Value* tokens = header ? member(*header, "tokens", Kind::kObject) : nullptr;
+  const Value* span = tokens ? member(*tokens, "data_offsets", Kind::kArray) : nullptr;
+  if (span == nullptr || span->items.size() != 2) return corrupt;
+  const std::uint64_t bytes = count * sizeof(std::int32_t);
+  const std::uint64_t room = *size - sizeof(length) - length;
+  const std::uint64_t begin = span->items[0].number;
+  if (bytes > room || begin > room - bytes || span->items[1].number != begin + bytes) {
+    return corrupt;
+  }
+  return sizeof(length) + length + begin;
+}
+
+}  // namespace
+
+Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
+  const auto opened = open_manifest(path);
+  if (!opened) return opened.status();
+  PromptCacheReport report;
+  report.generation = opened->generation;
+  const Value& manifest = opened->manifest;
+  if (Status status = read_manifest(manifest, opened->where, report); !status) return status;
+  const Value* shards = member(manifest, "shards", Kind::kArray);
+  if (shards == nullptr) return Status::corruption(opened->where, ": shards: expected a list");
+  for (const Value& shard : shards->items) check_shard(opened->directory, shard, deep, report);
   return report;
+}
+
+Result<std::vector<std::int32_t>> read_prompt_tokens(const std::string& path) {
+  const auto opened = open_manifest(path);
+  if (!opened) return opened.status();
+  PromptCacheReport report;
+  if (Status status = read_manifest(opened->manifest, opened->where, report); !status) {
+    return status;
+  }
+  const Value* shards = member(opened->manifest, "shards", Kind::kArray);
+  const Value* digest = member(opened->manifest, "prefix_sha256", Kind::kString);
+  const bool has_shard = shards != nullptr && !shards->items.empty();
+  const Value* name = has_shard ? member(shards->items[0], "file", Kind::kString) : nullptr;
+  if (name == nullptr || digest == nullptr || !is_plain_name(name->text) ||
+      report.tokens > persist::kMaxTokens) {
+    return Status::corruption(opened->where, ": does not say where its tokens are");
+  }
+  const auto file = persist::open_file_at(opened->directory, name->text);
+  if (!file) return file.status();
+  const auto offset = find_tokens(*file, report.tokens);
+  if (!offset) return offset.status();
+  std::vector<std::int32_t> tokens(report.tokens);
+  if (Status status = file->read_at(*offset, tokens.data(), tokens.size() * sizeof(std::int32_t));
+      !status) {
+    return status;
+  }
+  if (persist::prefix_sha256(tokens) == digest->text) return tokens;
+  return Status::corruption(file->path(), ": not the tokens that the manifest names");
 }
 
 }  // namespace kvcache
