@@ -212,7 +212,7 @@ def test_one_rank_is_filled_by_itself_from_what_it_needs(tmp_path: Path) -> None
 
 
 def damage(folder: Path) -> None:
-    shard = generation(folder) / "layer-00001.safetensors"
+    shard = generation(folder) / "state.safetensors"
     put_byte(shard, shard.stat().st_size - 1, 77)
 
 
