@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[ValkeyServer]:
 
 def replay(server: ValkeyServer, *options: str) -> dict[str, Any]:
     """In a process of its own."""
-    command = [sys.executable, "-m", "kvcache", "replay", "--json", "--requests", "12"]
+    command = [sys.executable, "-P", "-m", "kvcache", "replay", "--json", "--requests", "12"]
     command += ["--remote", server.url, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
