@@ -103,7 +103,7 @@ Status receive_all(RespClient& client, std::size_t count, std::vector<Reply>& re
 
 void RemoteStore::read(std::span<RecordRead> reads) {
   const Deadline end = deadline();
-  std::vector<bool> done;
+  std::vector<bool> done(reads.size(), false);  // as it is where nothing is tried
   const Status status = connections_.run(end, [&](RespClient& client) {
     done.assign(reads.size(), false);
     return read_all(client, reads, done, end);
