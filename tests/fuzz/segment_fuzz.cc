@@ -61,6 +61,7 @@ class MemorySystem : public System {
     bytes_.resize(bytes);
     return 0;
   }
+  int rename_at(int, const char*, const char*) override { return 0; }
   int remove_at(int, const char*) override { return 0; }
 
  private:
