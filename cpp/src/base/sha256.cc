@@ -98,10 +98,12 @@ std::string hex(const Sha256::Digest& digest) {
   return text;
 }
 
-std::string sha256_hex(std::string_view bytes) {
+Sha256::Digest sha256(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes.data(), bytes.size());
-  return hex(hash.finish());
+  return hash.finish();
 }
+
+std::string sha256_hex(std::string_view bytes) { return hex(sha256(bytes)); }
 
 }  // namespace kvcache

@@ -27,6 +27,7 @@ class Sha256 {
 };
 
 std::string hex(const Sha256::Digest& digest);
+Sha256::Digest sha256(std::string_view bytes);
 std::string sha256_hex(std::string_view bytes);
 
 }  // namespace kvcache

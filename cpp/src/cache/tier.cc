@@ -21,10 +21,7 @@ using persist::RecordStore;
 
 Digest origin_of(const std::string& fingerprint, std::uint64_t block_tokens,
                  const std::string& weights) {
-  const std::string text = fingerprint + '\n' + std::to_string(block_tokens) + '\n' + weights;
-  Sha256 sha;
-  sha.update(text.data(), text.size());
-  return sha.finish();
+  return sha256(fingerprint + '\n' + std::to_string(block_tokens) + '\n' + weights);
 }
 
 }  // namespace

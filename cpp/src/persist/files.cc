@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/crc32c.h"
+#include "base/iovecs.h"
 
 namespace kvcache::persist {
 namespace {
@@ -39,18 +39,6 @@ Result<File> open_at(const File& directory, const std::string& name, int flags, 
 Status os_error(std::string_view action, const std::string& path, int error) {
   return Status::io_error("cannot ", action, " ", path, ": ",
                           std::system_category().message(error));
-}
-
-std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes) {
-  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
-    bytes -= pieces.front().iov_len;
-    pieces = pieces.subspan(1);
-  }
-  if (bytes > 0) {
-    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
-    pieces.front().iov_len -= bytes;
-  }
-  return pieces;
 }
 
 // ---- File -------------------------------------------------------------------------------------
@@ -172,10 +160,7 @@ void Pieces::add(void* data, std::size_t bytes) {
 }
 
 std::uint32_t Pieces::checksum(std::uint32_t crc) const {
-  for (const iovec& piece : std::span(pieces_).first(count_)) {
-    crc = crc32c(crc, piece.iov_base, piece.iov_len);
-  }
-  return crc;
+  return crc32c(crc, std::span(pieces_).first(count_));
 }
 
 std::span<iovec> Pieces::take() {

@@ -21,10 +21,6 @@ namespace kvcache::persist {
 // kIoError for errno `error`.
 Status os_error(std::string_view action, const std::string& path, int error);
 
-// What is left of pieces of memory when so many bytes of them are done. Leaves out empty ones in
-// front.
-std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes);
-
 // An open descriptor and the path it came from.
 class File {
  public:

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/crc32c.h"
+#include "base/iovecs.h"
 #include "persist/files.h"
 
 namespace kvcache::persist {
@@ -50,11 +50,6 @@ class Chunks {
   int count_ = 0;
 };
 
-std::uint32_t checksum(std::uint32_t crc, std::span<const iovec> pieces) {
-  for (const iovec& piece : pieces) crc = crc32c(crc, piece.iov_base, piece.iov_len);
-  return crc;
-}
-
 Status write_pieces(System& system, int file, const std::string& path, std::span<iovec> pieces,
                     std::uint64_t& offset) {
   while (!pieces.empty()) {
@@ -78,12 +73,6 @@ Status read_pieces(System& system, int file, const std::string& path, std::span<
     pieces = drop_front(pieces, static_cast<std::size_t>(got));
   }
   return Status::ok();
-}
-
-Digest digest_of(std::string_view text) {
-  Sha256 sha;
-  sha.update(text.data(), text.size());
-  return sha.finish();
 }
 
 bool is_zero(std::span<const std::byte> bytes) {
@@ -261,14 +250,14 @@ Status Segment::append(RecordHeader& record, std::span<const std::int32_t> token
   record.payload_bytes = total_bytes(payload);
   record.tokens_crc = crc32c(0, tokens.data(), tokens.size_bytes());
   record.payload_crc = 0;
-  record.owner = digest_of(owner);
+  record.owner = sha256(owner);
   record.owner_bytes = static_cast<std::uint32_t>(owner.size());
   Status status = write_all(tokens.data(), tokens.size_bytes(), record.tokens_offset());
   if (status) status = write_all(owner.data(), owner.size(), record.owner_offset());
   std::uint64_t offset = record.payload_offset(header_.alignment);
   Chunks chunks(payload);
   for (auto chunk = chunks.next(); status && !chunk.empty(); chunk = chunks.next()) {
-    record.payload_crc = checksum(record.payload_crc, chunk);
+    record.payload_crc = crc32c(record.payload_crc, chunk);
     status = write_pieces(system_, file_, path_, chunk, offset);
   }
   if (!status) return status;
@@ -360,7 +349,7 @@ Result<std::string> Segment::read_owner(const RecordHeader& record) const {
   if (Status status = read_all(owner.data(), owner.size(), record.owner_offset()); !status) {
     return status;
   }
-  if (digest_of(owner) == record.owner) return owner;
+  if (sha256(owner) == record.owner) return owner;
   return Status::corruption(path_, ": the record at byte ", record.offset,
                             " does not say whose it is");
 }
@@ -402,7 +391,7 @@ Status Segment::read(const RecordHeader& record, std::span<std::int32_t> tokens,
     std::array<iovec, kMaxPieces> kept;
     const auto end = std::copy(chunk.begin(), chunk.end(), kept.begin());
     if (Status status = read_pieces(system_, file_, path_, chunk, offset); !status) return status;
-    crc = checksum(crc, {kept.begin(), end});
+    crc = crc32c(crc, {kept.begin(), end});
   }
   return crc == record.payload_crc ? Status::ok() : damaged("its checksum is wrong");
 }

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <span>
+#include <utility>
 #include <vector>
 
 namespace kvcache::remote {
@@ -34,18 +34,5 @@ class Pieces {
   std::vector<iovec> pieces_;
   std::size_t at_ = 0;
 };
-
-// Takes `bytes` off the front.
-inline std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t bytes) {
-  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
-    bytes -= pieces.front().iov_len;
-    pieces = pieces.subspan(1);
-  }
-  if (bytes > 0) {
-    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
-    pieces.front().iov_len -= bytes;
-  }
-  return pieces;
-}
 
 }  // namespace kvcache::remote

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/sha256.h"
 #include "remote/pieces.h"
 #include "remote/remote_store.h"
 
@@ -25,12 +26,6 @@ constexpr std::uint64_t kBytesAhead = 8 << 20;
 constexpr std::uint64_t kEraseMs = 120'000;
 constexpr std::string_view kScanCount = "500";
 constexpr std::size_t kMostScanned = 1 << 16;
-
-Digest digest_of(std::string_view text) {
-  Sha256 sha;
-  sha.update(text.data(), text.size());
-  return sha.finish();
-}
 
 iovec piece_of(const void* data, std::size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
@@ -78,7 +73,7 @@ Status check(const Arriving& arriving, const RecordRead& read, const std::string
   if (crc32c(0, read.tokens.data(), token_bytes) != record.tokens_crc) {
     return damaged("the checksum of its tokens is wrong");
   }
-  if (digest_of(arriving.owner) != record.owner) return damaged("it does not say whose it is");
+  if (sha256(arriving.owner) != record.owner) return damaged("it does not say whose it is");
   return arriving.payload_crc == record.payload_crc ? Status::ok()
                                                     : damaged("its checksum is wrong");
 }
@@ -236,7 +231,7 @@ Status RemoteStore::append(RecordHeader record, std::span<const std::int32_t> to
   for (const iovec& piece : payload) {
     record.payload_crc = crc32c(record.payload_crc, piece.iov_base, piece.iov_len);
   }
-  record.owner = digest_of(owner);
+  record.owner = sha256(owner);
   record.owner_bytes = static_cast<std::uint32_t>(owner.size());
   if (parts_of(record) > kMostParts) {
     return Status::out_of_capacity("a record of ", record.payload_bytes,
@@ -348,7 +343,7 @@ Result<std::uint64_t> RemoteStore::erase_page(RespClient& client, std::string& c
   std::uint64_t records = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::string_view owner = owners[i].text;
-    const bool known = headers[i] && digest_of(owner) == headers[i]->owner;
+    const bool known = headers[i] && sha256(owner) == headers[i]->owner;
     if (known && !(erasure.space(owner) && erasure.tenant(owner))) continue;
     ++records;
     const std::string stem = names[i].text.substr(0, names[i].text.size() - 1);

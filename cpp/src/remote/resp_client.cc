@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "remote/pieces.h"
+#include "base/iovecs.h"
 
 namespace kvcache::remote {
 namespace {
