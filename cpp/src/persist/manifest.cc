@@ -5,6 +5,7 @@
 
 #include "base/sha256.h"
 #include "persist/json.h"
+#include "persist/row_storage.h"
 
 namespace kvcache::persist {
 namespace {
@@ -62,9 +63,10 @@ Status other_storage(const std::string& path, const StatePlan& stored, const Sta
                              "; load() converts them when asked to (convert)");
 }
 
-// The plan that the files were written with.
-Result<const StatePlan*> check_identity(Members& members, const std::string& path,
-                                        const ReadingPlans& plans, const std::string& space) {
+// The writer's plan, as in Manifest.
+Result<std::shared_ptr<const StatePlan>> check_identity(Members& members, const std::string& path,
+                                                        const StatePlan& plan,
+                                                        const std::string& space, bool convert) {
   const std::string format = members.text("format");
   const std::uint64_t version = members.number("version");
   if (!members.status()) return members.status();
@@ -76,24 +78,23 @@ Result<const StatePlan*> check_identity(Members& members, const std::string& pat
   const std::string fingerprint = members.text("fingerprint");
   const std::string saved_space = members.text("space");
   if (!members.status()) return members.status();
-  const StatePlan* plan = &plans.own;
-  if (fingerprint != plan->fingerprint()) {
-    const auto other =
-        std::find_if(plans.others.begin(), plans.others.end(),
-                     [&](const StatePlan& each) { return each.fingerprint() == fingerprint; });
-    if (other == plans.others.end()) {
+  std::shared_ptr<const StatePlan> stored;
+  if (fingerprint != plan.fingerprint()) {
+    auto other = plan_stored_otherwise(plan, fingerprint);
+    if (!other) return other.status();
+    stored = std::move(other).value();
+    if (!stored) {
       return Status::unsupported(path, ": saved for another model or storage format (", fingerprint,
-                                 "), this cache's plan is ", plan->fingerprint());
+                                 "), this cache's plan is ", plan.fingerprint());
     }
-    if (!plans.convert) return other_storage(path, *other, *plan);
-    plan = &*other;
+    if (!convert) return other_storage(path, *stored, plan);
   }
   if (saved_space != space) {
     return Status::unsupported(path,
                                ": saved under another namespace, adapter or salt; give the "
                                "ones it was saved with");
   }
-  return plan;
+  return stored;
 }
 
 Status read_groups(const std::vector<json::Value>& groups, const std::string& path,
@@ -207,15 +208,15 @@ std::string write_manifest(const StatePlan& plan, const Manifest& manifest) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text, const std::string& path,
-                                const ReadingPlans& plans, const std::string& space) {
+                                const StatePlan& own, const std::string& space, bool convert) {
   const auto parsed = json::parse(text);
   if (!parsed) return Status::corruption(path, ": ", parsed.status().message());
   Members members(*parsed, path + ": ");
-  const auto identity = check_identity(members, path, plans, space);
-  if (!identity) return identity.status();
-  const StatePlan& plan = **identity;
+  auto stored = check_identity(members, path, own, space, convert);
+  if (!stored) return stored.status();
   Manifest manifest;
-  manifest.plan = &plan;
+  manifest.stored = std::move(stored).value();
+  const StatePlan& plan = manifest.plan(own);
   manifest.version = members.number("version");
   manifest.space = space;
   manifest.shape.tokens = members.number("tokens");

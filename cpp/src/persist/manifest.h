@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,16 +22,11 @@ struct ShardEntry {
   std::uint32_t crc = 0;  // CRC-32C of the whole file
 };
 
-// What a manifest may be of: the plan of the cache that reads it and, where rows may be converted,
-// that plan with its rows in other storage formats.
-struct ReadingPlans {
-  const StatePlan& own;
-  std::span<const StatePlan> others = {};
-  bool convert = false;
-};
-
 struct Manifest {
-  const StatePlan* plan = nullptr;  // one of the ReadingPlans
+  // The writer's, where it stores rows in another format than the reader's plan; null: as that.
+  std::shared_ptr<const StatePlan> stored;
+  const StatePlan& plan(const StatePlan& readers) const { return stored ? *stored : readers; }
+
   std::uint64_t version = kPromptCacheVersion;
   std::string space;          // digest of the prefix space
   std::string prefix_sha256;  // of the tokens as little-endian int32
@@ -41,9 +37,10 @@ struct Manifest {
 std::string write_manifest(const StatePlan& plan, const Manifest& manifest);
 
 // Everything but the shards' own bytes is checked: version first, then model, storage and space,
-// then the numbers. kUnsupported or kCorruption; messages name `path`.
+// then the numbers. `convert`: rows may be stored in another format. kUnsupported or kCorruption;
+// messages name `path`.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& path,
-                                const ReadingPlans& plans, const std::string& space);
+                                const StatePlan& plan, const std::string& space, bool convert);
 
 std::string prefix_sha256(std::span<const std::int32_t> tokens);
 

@@ -29,7 +29,7 @@ struct OpenGeneration {
 };
 
 Result<Manifest> read_manifest(const File& directory, const std::string& generation,
-                               const ReadingPlans& plans, const std::string& space) {
+                               const StatePlan& plan, const std::string& space, bool convert) {
   const auto text = read_small_file(directory, kManifest, kMaxManifestBytes);
   if (!text) return text.status();
   const std::string path = directory.path() + '/' + kManifest;
@@ -42,7 +42,7 @@ Result<Manifest> read_manifest(const File& directory, const std::string& generat
   if (sha256_hex(*text) != *digest) {
     return Status::corruption(path, ": not the manifest that its generation is named after");
   }
-  return parse_manifest(*text, path, plans, space);
+  return parse_manifest(*text, path, plan, space, convert);
 }
 
 Result<OpenShard> open_shard(const File& directory, const ShardSpec& spec,
@@ -65,18 +65,19 @@ Status wrong_checksum(const OpenShard& shard) {
 
 // Everything but the payloads.
 Result<OpenGeneration> open_generation(const File& root, const std::string& name,
-                                       const ReadingPlans& plans, const std::string& space) {
+                                       const StatePlan& plan, const std::string& space,
+                                       bool convert) {
   const auto generations = open_directory_at(root, kGenerations);
   if (!generations) return generations.status();
   const auto directory = open_directory_at(*generations, name);
   if (!directory) return directory.status();
-  auto manifest = read_manifest(*directory, name, plans, space);
+  auto manifest = read_manifest(*directory, name, plan, space, convert);
   if (!manifest) return manifest.status();
   const std::string path = directory->path() + '/' + kManifest;
   if (manifest->shape.tokens > kMaxTokens) {
     return Status::corruption(path, ": tokens: ", manifest->shape.tokens, ", at most ", kMaxTokens);
   }
-  const auto specs = shard_specs(*manifest->plan, manifest->shape, manifest->version);
+  const auto specs = shard_specs(manifest->plan(plan), manifest->shape, manifest->version);
   if (!specs) return specs.status();
   if (specs->size() != manifest->shards.size()) {
     return Status::corruption(path, ": shards: ", manifest->shards.size(), " files, expected ",
@@ -98,14 +99,14 @@ Result<OpenGeneration> open_generation(const File& root, const std::string& name
   return generation;
 }
 
-Result<OpenGeneration> open_current(const std::string& path, const ReadingPlans& plans,
-                                    const std::string& space) {
+Result<OpenGeneration> open_current(const std::string& path, const StatePlan& plan,
+                                    const std::string& space, bool convert) {
   const auto root = open_directory(path);
   if (!root) return root.status();
   auto name = read_current(*root);
   for (int attempt = 1;; ++attempt) {
     if (!name) return name.status();
-    auto generation = open_generation(*root, *name, plans, space);
+    auto generation = open_generation(*root, *name, plan, space, convert);
     if (generation || attempt == kMaxAttempts) return generation;
     // A replacement may have taken the generation away meanwhile; then there is a newer one.
     auto again = read_current(*root);
@@ -148,7 +149,6 @@ Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& de
 
 struct PromptCacheReader::Impl {
   const StatePlan* plan;
-  std::vector<StatePlan> others;  // `generation` may be of one of them
   OpenGeneration generation;
   PrefixShape shape;
   std::vector<std::int32_t> tokens;
@@ -163,9 +163,7 @@ Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const
   if (path.empty() || path.find('\0') != path.npos) {
     return Status::invalid_argument("load: '", path, "' names no directory");
   }
-  auto others = plans_stored_otherwise(plan);
-  if (!others) return others.status();
-  auto generation = open_current(path, {plan, *others, convert}, space);
+  auto generation = open_current(path, plan, space, convert);
   if (!generation) return generation.status();
   const Manifest& manifest = generation->manifest;
   const OpenShard& first = generation->shards.front();
@@ -182,10 +180,9 @@ Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const
   if (prefix_sha256(tokens) != manifest.prefix_sha256) {
     return Status::corruption(first.file.path(), ": not the tokens that the manifest names");
   }
-  PrefixShape shape = shape_of(manifest.shape, *manifest.plan, plan);
-  return PromptCacheReader(
-      std::make_unique<Impl>(Impl{&plan, std::move(others).value(), std::move(generation).value(),
-                                  std::move(shape), std::move(tokens)}));
+  PrefixShape shape = shape_of(manifest.shape, manifest.plan(plan), plan);
+  return PromptCacheReader(std::make_unique<Impl>(
+      Impl{&plan, std::move(generation).value(), std::move(shape), std::move(tokens)}));
 }
 
 const std::vector<std::int32_t>& PromptCacheReader::tokens() const { return impl_->tokens; }
@@ -200,7 +197,7 @@ Status PromptCacheReader::verify() const {
 
 Status PromptCacheReader::read_into(const PrefixBytes& destination) const {
   const Manifest& manifest = impl_->generation.manifest;
-  RowReader rows(*manifest.plan, manifest.shape, *impl_->plan, destination);
+  RowReader rows(manifest.plan(*impl_->plan), manifest.shape, *impl_->plan, destination);
   for (const OpenShard& shard : impl_->generation.shards) {
     Status status = copy_shard(shard, rows, destination);
     if (!status) return status;

@@ -66,23 +66,21 @@ Status convert_page(const PagedComponent& from, const PagedComponent& to, const 
 
 }  // namespace
 
-Result<std::vector<StatePlan>> plans_stored_otherwise(const StatePlan& plan) {
-  std::vector<StatePlan> found;
+Result<std::shared_ptr<const StatePlan>> plan_stored_otherwise(const StatePlan& plan,
+                                                               std::string_view fingerprint) {
   for (const DType format : kFormats) {
     std::vector<StateDecl> decls = plan.decls();
-    bool differs = false;
     for (StateDecl& decl : decls) {
-      if (!is_floating(decl) || decl.dtype == format) continue;
+      if (!is_floating(decl)) continue;
       decl.dtype = format;
       decl.row_scale_bytes = format == DType::kI8 ? sizeof(float) : 0;
-      differs = true;
     }
-    if (!differs) continue;
     auto other = StatePlan::create(std::move(decls), plan.options());
     if (!other) return other.status();
-    found.push_back(std::move(other).value());
+    if (other->fingerprint() != fingerprint) continue;
+    return std::make_shared<const StatePlan>(std::move(other).value());
   }
-  return found;
+  return std::shared_ptr<const StatePlan>();
 }
 
 PrefixShape shape_of(const PrefixShape& shape, const StatePlan& from, const StatePlan& to) {

@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <map>
-#include <string>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/state_plan.h"
@@ -16,8 +17,10 @@
 
 namespace kvcache::persist {
 
-// `plan` with every floating row stored in one other format: each format that makes another plan.
-Result<std::vector<StatePlan>> plans_stored_otherwise(const StatePlan& plan);
+// `plan` with every floating row stored in the one other format that gives this fingerprint; null:
+// none does.
+Result<std::shared_ptr<const StatePlan>> plan_stored_otherwise(const StatePlan& plan,
+                                                               std::string_view fingerprint);
 
 // `shape`, which is of the groups of `from`, for those of `to`: the same declarations, in another
 // storage, and so in another order.
