@@ -120,27 +120,22 @@ Result<Opened> open_manifest(const std::string& path) {
 
 // Where the tokens begin in the file that holds them.
 Result<std::uint64_t> find_tokens(const File& file, std::uint64_t count) {
-  const Status corrupt = Status::corruption(file.path(), ": no array of ", count, " tokens");
   const auto size = file.size();
   if (!size) return size.status();
-  std::uint64_t length = 0;
-  if (Status status = file.read_at(0, &length, sizeof(length)); !status) return status;
-  if (length > persist::safetensors::kMaxHeaderBytes || length > *size - sizeof(length)) {
-    return corrupt;
-  }
-  std::string text(length, '\0');
-  if (Status status = file.read_at(sizeof(length), text.data(), length); !status) return status;
-  const auto header = persist::json::parse(text);
-  const Value* tokens = header ? member(*header, "tokens", Kind::kObject) : nullptr;
+  const auto length = persist::safetensors::header_length(file, *size);
+  if (!length) return length.status();
+  const auto header = persist::safetensors::read_header(file, *length);
+  if (!header) return header.status();
+  const Value* tokens = member(*header, "tokens", Kind::kObject);
   const Value* span = tokens ? member(*tokens, "data_offsets", Kind::kArray) : nullptr;
-  if (span == nullptr || span->items.size() != 2) return corrupt;
+  const std::uint64_t front = persist::safetensors::kLengthBytes + *length;
   const std::uint64_t bytes = count * sizeof(std::int32_t);
-  const std::uint64_t room = *size - sizeof(length) - length;
-  const std::uint64_t begin = span->items[0].number;
-  if (bytes > room || begin > room - bytes || span->items[1].number != begin + bytes) {
-    return corrupt;
+  const std::uint64_t room = *size - front;
+  if (span != nullptr && span->items.size() == 2 && bytes <= room) {
+    const std::uint64_t begin = span->items[0].number;
+    if (begin <= room - bytes && span->items[1].number == begin + bytes) return front + begin;
   }
-  return sizeof(length) + length + begin;
+  return Status::corruption(file.path(), ": no array of ", count, " tokens");
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 namespace kvcache::persist::safetensors {
 namespace {
 
-constexpr std::uint64_t kLengthBytes = 8;
-
 std::string_view dtype_tag(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -104,24 +102,37 @@ std::string header(const ShardSpec& shard) {
   return out + text;
 }
 
-Result<std::uint64_t> check_header(const File& file, std::uint64_t file_bytes,
-                                   const ShardSpec& shard) {
+Result<std::uint64_t> header_length(const File& file, std::uint64_t file_bytes) {
   std::uint64_t length = 0;
   if (Status status = file.read_at(0, &length, kLengthBytes); !status) return status;
   if (length == 0 || length > kMaxHeaderBytes || length > file_bytes - kLengthBytes) {
     return Status::corruption(file.path(), ": a header of ", length, " bytes in a file of ",
                               file_bytes);
   }
-  if (file_bytes - kLengthBytes - length != shard.payload_bytes) {
-    return Status::corruption(file.path(), ": ", file_bytes - kLengthBytes - length,
-                              " bytes of arrays, expected ", shard.payload_bytes);
-  }
+  return length;
+}
+
+Result<json::Value> read_header(const File& file, std::uint64_t length) {
   std::string text(length, '\0');
   if (Status status = file.read_at(kLengthBytes, text.data(), text.size()); !status) return status;
-  const auto parsed = json::parse(text);
+  auto parsed = json::parse(text);
   if (!parsed) return Status::corruption(file.path(), ": header: ", parsed.status().message());
+  return parsed;
+}
+
+Result<std::uint64_t> check_header(const File& file, std::uint64_t file_bytes,
+                                   const ShardSpec& shard) {
+  const auto length = header_length(file, file_bytes);
+  if (!length) return length.status();
+  const std::uint64_t payload_bytes = file_bytes - kLengthBytes - *length;
+  if (payload_bytes != shard.payload_bytes) {
+    return Status::corruption(file.path(), ": ", payload_bytes, " bytes of arrays, expected ",
+                              shard.payload_bytes);
+  }
+  const auto parsed = read_header(file, *length);
+  if (!parsed) return parsed.status();
   if (Status status = check_arrays(file.path(), *parsed, shard); !status) return status;
-  return kLengthBytes + length;
+  return kLengthBytes + *length;
 }
 
 }  // namespace kvcache::persist::safetensors
