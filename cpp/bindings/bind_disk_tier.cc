@@ -21,6 +21,7 @@ using kvcache::SegmentReport;
 using kvcache::TierAccess;
 using kvcache::TierCollection;
 using kvcache::TierReport;
+using kvcache::TierStats;
 using kvcache::bindings::Media;
 using kvcache::bindings::media_of;
 using kvcache::bindings::ReleaseGil;
@@ -28,34 +29,36 @@ using kvcache::bindings::token_span;
 using kvcache::bindings::Tokens;
 using kvcache::bindings::unwrap;
 
+// What the tiers count alike, and what a disk tier counts besides.
 void bind_stats(py::module_& m) {
-  py::class_<DiskTierStats>(m, "DiskTierStats")
+  py::class_<TierStats>(m, "TierStats")
+      .def_readonly("queued_bytes", &TierStats::queued_bytes)
+      .def_readonly("written_records", &TierStats::written_records)
+      .def_readonly("written_bytes", &TierStats::written_bytes)
+      .def_readonly("dropped_records", &TierStats::dropped_records)
+      .def_readonly("skipped_snapshots", &TierStats::skipped_snapshots)
+      .def_readonly("erased_records", &TierStats::erased_records)
+      .def_readonly("fetches", &TierStats::fetches)
+      .def_readonly("fetched_tokens", &TierStats::fetched_tokens)
+      .def_readonly("read_records", &TierStats::read_records)
+      .def_readonly("read_bytes", &TierStats::read_bytes)
+      .def_readonly("damaged_records", &TierStats::damaged_records)
+      .def_readonly("read_errors", &TierStats::read_errors)
+      .def_readonly("write_errors", &TierStats::write_errors)
+      .def_readonly("no_room", &TierStats::no_room)
+      .def_property_readonly("last_error",
+                             [](const TierStats& stats) { return py::bytes(stats.last_error); });
+  py::class_<DiskTierStats, TierStats>(m, "DiskTierStats")
       .def_readonly("is_writer", &DiskTierStats::is_writer)
       .def_readonly("segments", &DiskTierStats::segments)
       .def_readonly("records", &DiskTierStats::records)
       .def_readonly("bytes", &DiskTierStats::bytes)
       .def_readonly("max_bytes", &DiskTierStats::max_bytes)
-      .def_readonly("queued_bytes", &DiskTierStats::queued_bytes)
-      .def_readonly("written_records", &DiskTierStats::written_records)
-      .def_readonly("written_bytes", &DiskTierStats::written_bytes)
       .def_readonly("syncs", &DiskTierStats::syncs)
-      .def_readonly("dropped_records", &DiskTierStats::dropped_records)
-      .def_readonly("skipped_snapshots", &DiskTierStats::skipped_snapshots)
       .def_readonly("evicted_segments", &DiskTierStats::evicted_segments)
       .def_readonly("kept_records", &DiskTierStats::kept_records)
-      .def_readonly("erased_records", &DiskTierStats::erased_records)
-      .def_readonly("fetches", &DiskTierStats::fetches)
-      .def_readonly("fetched_tokens", &DiskTierStats::fetched_tokens)
-      .def_readonly("read_records", &DiskTierStats::read_records)
-      .def_readonly("read_bytes", &DiskTierStats::read_bytes)
       .def_readonly("damaged_segments", &DiskTierStats::damaged_segments)
-      .def_readonly("torn_segments", &DiskTierStats::torn_segments)
-      .def_readonly("damaged_records", &DiskTierStats::damaged_records)
-      .def_readonly("read_errors", &DiskTierStats::read_errors)
-      .def_readonly("write_errors", &DiskTierStats::write_errors)
-      .def_readonly("no_room", &DiskTierStats::no_room)
-      .def_property_readonly(
-          "last_error", [](const DiskTierStats& stats) { return py::bytes(stats.last_error); });
+      .def_readonly("torn_segments", &DiskTierStats::torn_segments);
 }
 
 void bind_reports(py::module_& m) {

@@ -36,22 +36,9 @@ void bind_remote_tier_options(py::module_& m) {
            py::arg("read_threads"), py::arg("at_open"));
 }
 
+// After bind_disk_tier(), which binds what the tiers count alike.
 void bind_remote_tier(py::module_& m) {
-  py::class_<RemoteTierStats>(m, "RemoteTierStats")
-      .def_readonly("queued_bytes", &RemoteTierStats::queued_bytes)
-      .def_readonly("written_records", &RemoteTierStats::written_records)
-      .def_readonly("written_bytes", &RemoteTierStats::written_bytes)
-      .def_readonly("dropped_records", &RemoteTierStats::dropped_records)
-      .def_readonly("skipped_snapshots", &RemoteTierStats::skipped_snapshots)
-      .def_readonly("erased_records", &RemoteTierStats::erased_records)
-      .def_readonly("fetches", &RemoteTierStats::fetches)
-      .def_readonly("fetched_tokens", &RemoteTierStats::fetched_tokens)
-      .def_readonly("read_records", &RemoteTierStats::read_records)
-      .def_readonly("read_bytes", &RemoteTierStats::read_bytes)
-      .def_readonly("damaged_records", &RemoteTierStats::damaged_records)
-      .def_readonly("read_errors", &RemoteTierStats::read_errors)
-      .def_readonly("write_errors", &RemoteTierStats::write_errors)
-      .def_readonly("no_room", &RemoteTierStats::no_room)
+  py::class_<RemoteTierStats, kvcache::TierStats>(m, "RemoteTierStats")
       .def_readonly("is_suspended", &RemoteTierStats::is_suspended)
       .def_readonly("connects", &RemoteTierStats::connects)
       .def_readonly("lookups", &RemoteTierStats::lookups)
@@ -60,9 +47,7 @@ void bind_remote_tier(py::module_& m) {
       .def_readonly("missing_records", &RemoteTierStats::missing_records)
       .def_readonly("failures", &RemoteTierStats::failures)
       .def_readonly("timeouts", &RemoteTierStats::timeouts)
-      .def_readonly("refused_operations", &RemoteTierStats::refused_operations)
-      .def_property_readonly(
-          "last_error", [](const RemoteTierStats& stats) { return py::bytes(stats.last_error); });
+      .def_readonly("refused_operations", &RemoteTierStats::refused_operations);
   m.def("flush_remote", [](Cache& cache, std::optional<std::uint64_t> wait_ms) {
     const ReleaseGil nogil;
     unwrap(cache.flush_remote(wait_ms));
