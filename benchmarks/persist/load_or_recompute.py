@@ -17,28 +17,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+from attention_state import attention
 
-from kvcache import Cache, DiskTier, StateDecl, StatePlan
-from kvcache.enums import DType, Section, StateKind
+from kvcache import Cache, DiskTier, StatePlan
 
 LAYERS, HEADS, WIDTH, QUERY_HEADS, PARAMETERS = 24, 2, 64, 14, 494e6
 
 
 def make_plan() -> StatePlan:
-    decls = [
-        StateDecl(
-            id=f"l{layer}.{name}",
-            layer=layer,
-            component=name,
-            kind=StateKind.PAGED_KV,
-            section=Section.MAIN,
-            dtype=DType.F16,
-            shape=(HEADS, WIDTH),
-        )
-        for layer in range(LAYERS)
-        for name in ("attention.keys", "attention.values")
-    ]
-    return StatePlan(decls, memory="600MiB", block_tokens=16, sequences=1)
+    return StatePlan(attention(LAYERS, HEADS, WIDTH), memory="600MiB", block_tokens=16, sequences=1)
 
 
 def fill(cache: Cache, tokens: np.ndarray) -> None:

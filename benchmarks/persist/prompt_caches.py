@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from attention_state import attention
 
-from kvcache import Cache, DType, MemoryOptions, Section, StateDecl, StateKind, StatePlan
+from kvcache import Cache, MemoryOptions, StatePlan
 
 LAYERS, HEADS, WIDTH = 30, 3, 64
 ROUNDS = 7
@@ -48,21 +49,10 @@ class KVCache:
     name = "kvcache"
 
     def __init__(self, tokens: np.ndarray, rows: np.ndarray) -> None:
-        decls = [
-            StateDecl(
-                id=f"l{layer}.{name}",
-                layer=layer,
-                component=name,
-                kind=StateKind.PAGED_KV,
-                section=Section.MAIN,
-                dtype=DType.F16,
-                shape=(HEADS, WIDTH),
-            )
-            for layer in range(LAYERS)
-            for name in ("attention.keys", "attention.values")
-        ]
         memory = 2 * 4 * LAYERS * HEADS * WIDTH * len(tokens)
-        self._plan = StatePlan(decls, memory=memory, block_tokens=16, sequences=1)
+        self._plan = StatePlan(
+            attention(LAYERS, HEADS, WIDTH), memory=memory, block_tokens=16, sequences=1
+        )
         self._tokens, self._cache = tokens, Cache(self._plan)
         with self._cache.open(tokens) as sequence:
             for layer in range(LAYERS):
