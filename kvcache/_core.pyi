@@ -1,6 +1,5 @@
 """Types of the compiled core; private, checked against the module by tests/python/test_stubs.py."""
 
-import builtins
 import enum
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
