@@ -117,8 +117,8 @@ Status stash_state(Session& session, const std::vector<Tokens>& paths) {
   return session.stash(kStateLayer, kStateName, inputs);
 }
 
-// Writes and completes positions up to `stop` of a sequence that only this thread uses.
-inline Status complete(Sequence& sequence, std::uint64_t stop) {
+// Writes and completes positions up to `stop`, and leaves the recurrent state as it is.
+inline Status complete_rows(Sequence& sequence, std::uint64_t stop) {
   const Tokens tokens = sequence.tokens();
   const std::uint64_t start = sequence.length();
   for (std::int32_t layer = 0; layer < kPagedLayers; ++layer) {
@@ -126,10 +126,16 @@ inline Status complete(Sequence& sequence, std::uint64_t stop) {
     const auto view = view_of<codec::RowsView>(rows.data(), stop - start);
     if (Status status = sequence.write(layer, start, {&view, 1}); !status) return status;
   }
-  if (Status status = sequence.advance(stop - start); !status) return status;
+  return sequence.advance(stop - start);
+}
+
+// The same, and the state after `stop`, of a sequence that only this thread uses: nobody else may
+// copy the state while it is written through its view.
+inline Status complete(Sequence& sequence, std::uint64_t stop) {
+  if (Status status = complete_rows(sequence, stop); !status) return status;
   auto state = sequence.state(kStateLayer, kStateName);
   if (!state) return state.status();
-  set_state(*state, tokens, stop);
+  set_state(*state, sequence.tokens(), stop);
   return Status::ok();
 }
 
