@@ -66,8 +66,8 @@ struct Bench {
     arena = arena::Arena::create(plan->options().memory_bytes, arena::pool_specs(*plan, 0), false)
                 .value();
     pools = arena::map_pools(*plan, *arena);
-    index = std::make_unique<RadixIndex>(
-        *plan, pools, evict::make_policy(policy, {.block_tokens = kBlock}).value());
+    const auto make = evict::policy_maker(policy, {.block_tokens = kBlock});
+    index = std::make_unique<RadixIndex>(*plan, pools, make, make);
   }
 
   BlockTables pages(std::size_t tokens) {

@@ -38,11 +38,8 @@ class Bench {
         arena::Arena::create(plan_->options().memory_bytes, arena::pool_specs(*plan_, 0), false)
             .value();
     pools_ = arena::map_pools(*plan_, *arena_);
-    const auto make = [policy] {
-      return evict::make_policy(policy, {.block_tokens = kBlock}).value();
-    };
-    index_ = std::make_unique<RadixIndex>(*plan_, pools_, make());
-    index_->set_policy_maker(make);
+    const auto make = evict::policy_maker(policy, {.block_tokens = kBlock});
+    index_ = std::make_unique<RadixIndex>(*plan_, pools_, make, make);
     if (quota_prompts == 0) return;
     const std::uint64_t bytes = quota_prompts * (kPrompt / kBlock) * pools_.pages[0]->item_bytes();
     index_->set_quota(tenant_, prefix::Quota{{.bytes = bytes}, bytes});

@@ -113,7 +113,7 @@ TEST_F(CApiMemory, WhatIsStored) {
   });
   ASSERT_NE(verify, nullptr);
   kvcache_verify_destroy(verify);
-  ASSERT_EQ(kvcache_sequence_publish(sequence), KVCACHE_OK);
+  expect_statuses("publish", [&] { return kvcache_sequence_publish(sequence); });
   kvcache_sequence_destroy(sequence);
 
   kvcache_explanation why = {};

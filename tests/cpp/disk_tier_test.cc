@@ -193,14 +193,16 @@ TEST(DiskTier, AFullQueueDropsAndCounts) {
       TierWriter::start(**log, queue_options(options), [&](const TierJob&) { ++released; });
   ASSERT_TRUE(writer.is_ok());
   system.set_open(false);
-  TierJob job;
-  job.bytes = 60;
-  EXPECT_TRUE((*writer)->reserve(job.bytes, 1));
-  (*writer)->submit({job});
-  EXPECT_FALSE((*writer)->reserve(60, 3));
-  EXPECT_TRUE((*writer)->reserve(40, 1)) << "it still fits";
-  job.bytes = 40;
-  (*writer)->submit({job});
+  const auto jobs = [](std::size_t count, std::uint64_t bytes) {
+    TierJobs made(count);
+    for (TierJob& job : made) job.bytes = bytes / count;
+    return made;
+  };
+  EXPECT_TRUE((*writer)->reserve(jobs(1, 60)));
+  (*writer)->submit(jobs(1, 60));
+  EXPECT_FALSE((*writer)->reserve(jobs(3, 60)));
+  EXPECT_TRUE((*writer)->reserve(jobs(1, 40))) << "it still fits";
+  (*writer)->submit(jobs(1, 40));
   EXPECT_EQ((*writer)->flush(1).code(), StatusCode::kOutOfCapacity);
   DiskTierStats stats;
   (*writer)->count(stats);
@@ -209,7 +211,7 @@ TEST(DiskTier, AFullQueueDropsAndCounts) {
   system.set_open(true);
   EXPECT_TRUE((*writer)->flush({}).is_ok());
   EXPECT_EQ(released, 2);
-  EXPECT_TRUE((*writer)->reserve(1000, 1)) << "more than the queue, alone";
+  EXPECT_TRUE((*writer)->reserve(jobs(1, 1000))) << "more than the queue, alone";
 }
 
 // One publish() has more to store than the queue holds: it waits for its own, which are written.

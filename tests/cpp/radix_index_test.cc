@@ -34,14 +34,11 @@ StateDecl recurrent() {
           .shape = {4}};
 }
 
-std::unique_ptr<evict::Policy> make_lru() {
-  return std::move(evict::make_policy("lru", {})).value();
-}
-
 // An index over a ledger, and pages that remember which tokens they hold the state of.
 class Index {
  public:
-  explicit Index(std::vector<StateDecl> decls, std::unique_ptr<evict::Policy> policy = make_lru())
+  explicit Index(std::vector<StateDecl> decls,
+                 const evict::PolicyMaker& policy = evict::policy_maker("lru", {}))
       : plan_(std::move(StatePlan::create(std::move(decls),
                                           {.memory_bytes = 64 << 20, .block_tokens = kBlock}))
                   .value()),
@@ -49,7 +46,7 @@ class Index {
                                               arena::pool_specs(plan_, 0), false))
                    .value()),
         pools(arena::map_pools(plan_, *arena_)),
-        index(plan_, pools, std::move(policy)) {}
+        index(plan_, pools, policy, policy) {}
 
   // Tables of a sequence that has computed `tokens`; blocks before `first` are let go.
   BlockTables compute(const Tokens& tokens, std::uint64_t first = 0) {
@@ -240,7 +237,7 @@ class Refused final : public evict::PlainPolicy {
 
 TEST(RadixIndex, WhatSequencesHoldIsAskedForOnceAndComesBackWhenTheyEnd) {
   int refused = 0;
-  Index t({paged(0, 0)}, std::make_unique<Refused>(refused));
+  Index t({paged(0, 0)}, [&refused] { return std::make_unique<Refused>(refused); });
   std::vector<std::pair<Tokens, BlockTables>> open;
   for (std::int32_t i = 0; i < 50; ++i) {
     const Tokens tokens{i, 1, 2, 3};

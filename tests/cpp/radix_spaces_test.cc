@@ -67,7 +67,7 @@ class Against {
             arena::Arena::create(plan_.options().memory_bytes, arena::pool_specs(plan_, 0), false)
                 .value()),
         pools_(arena::map_pools(plan_, *arena_)),
-        index_(plan_, pools_, evict::make_policy("lru", {}).value()) {}
+        index_(plan_, pools_, evict::policy_maker("lru", {}), evict::policy_maker("lru", {})) {}
 
   void store(const Prompt& prompt, std::uint64_t epoch) {
     BlockTables tables(1);

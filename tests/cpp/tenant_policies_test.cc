@@ -14,9 +14,7 @@ constexpr TenantId kOther = 2;
 class Owned : public UnitOwners {
  public:
   Owned(std::string_view policy)
-      : make_([policy] { return std::move(make_policy(policy, kCosts)).value(); }),
-        policies(make_(), *this, make_),
-        tree(policies) {}
+      : make_(policy_maker(policy, kCosts)), policies(make_(), *this, make_), tree(policies) {}
 
   TenantId owner(Unit unit) const override {
     const auto found = owners.find(unit);
@@ -47,7 +45,7 @@ class Owned : public UnitOwners {
   }
 
  private:
-  const TenantPolicies::Maker make_;
+  const PolicyMaker make_;
 
  public:
   std::map<Unit, TenantId> owners = {{run_unit(0), kNobody}};

@@ -30,7 +30,7 @@
  *  8. Text is UTF-8 and ends with a zero; what may hold zeros is kvcache_bytes.
  *  9. Memory that the process runs out of in a call is KVCACHE_OUT_OF_CAPACITY too; what the call
  *     was changing is then unspecified, but may be closed and destroyed. Where that is what a cache
- *     has stored (publish, load, prefetch, open of a prefix on disk) the cache is not to be used.
+ *     has stored, the cache may have dropped all of it, pins included, and goes on empty.
  * 10. Threads and processes. Handles may be used from any thread, by several at once, but for the
  *     call that destroys one, and for pins, lists and trees, whose calls are the caller's to order.
  *     In a child of fork() calls on its parent's handles fail, and freeing them is fine.

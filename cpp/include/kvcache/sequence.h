@@ -113,7 +113,8 @@ class Sequence {
                      std::span<const EngineTensor> tensors, const EnginePlaces& places);
   Status export_rows(std::span<const std::int32_t> layers, std::uint64_t start, std::uint64_t stop,
                      std::span<const EngineTensor> tensors, const EnginePlaces& places) const;
-  // A tensor of the live fixed-size state, to be updated in place. kNotFound: no such tensor.
+  // A tensor of the live fixed-size state, to be updated in place, at a time when no other thread
+  // takes a snapshot or a fork of the sequence. kNotFound: no such tensor.
   // Here and in write(), read() and views(), kUnsupported: the cache is a ledger without bytes.
   Result<StateView> state(std::int32_t layer, std::string_view name) const;
   // The next `positions` are complete. What they leave behind a window goes when the next write

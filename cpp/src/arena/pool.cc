@@ -156,6 +156,16 @@ void Pool::release_indexed(ItemId id) {
   release(id);
 }
 
+void Pool::release_all_indexed() noexcept {
+  for (std::size_t id = 0; indexed_items_ > 0 && id < items_.size(); ++id) {
+    Item& item = items_[id];
+    if (item.indexed == 0) continue;
+    item.refs -= std::exchange(item.indexed, 0);
+    --indexed_items_;
+    if (item.refs == 0) free_item(static_cast<ItemId>(id));
+  }
+}
+
 void Pool::free_item(ItemId id) {
   free_items_.insert(static_cast<std::size_t>(id));
   --live_items_;

@@ -51,6 +51,8 @@ class Pool {
   // them would free anything. They are included in refs().
   void retain_indexed(ItemId id);
   void release_indexed(ItemId id);
+  // All of them at once. O(items).
+  void release_all_indexed() noexcept;
   std::uint32_t refs(ItemId id) const { return items_[id].refs; }
   std::uint32_t indexed(ItemId id) const { return items_[id].indexed; }
   // Items that the index holds.

@@ -22,6 +22,10 @@ class ChunkedVector {
     while (chunks_.size() * kChunk < size) chunks_.push_back(std::make_unique<T[]>(kChunk));
     size_ = size;
   }
+  void clear() noexcept {
+    chunks_.clear();
+    size_ = 0;
+  }
 
  private:
   std::vector<std::unique_ptr<T[]>> chunks_;

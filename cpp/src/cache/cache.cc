@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/on_throw.h"
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
 #include "cache/remote_tier.h"
@@ -55,6 +56,12 @@ Result<evict::Costs> eviction_costs(const StatePlan& plan, const CostModel& mode
   return costs;
 }
 
+// One tenant's policy is told a part of what the cache's is.
+evict::Costs costs_of_tenant(evict::Costs costs) {
+  costs.metadata_bytes /= 16;
+  return costs;
+}
+
 // 0 for no hints; FNV-1a of the rest.
 std::uint32_t hint_key(const RequestHints& hints) {
   if (hints == RequestHints()) return 0;
@@ -75,8 +82,7 @@ std::vector<std::string> policy_names() {
 // ---- CacheCore --------------------------------------------------------------------------------
 
 CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
-                     std::unique_ptr<arena::Arena> arena_value,
-                     std::unique_ptr<evict::Policy> policy, const evict::Costs& costs)
+                     std::unique_ptr<arena::Arena> arena_value, const evict::Costs& costs)
     : plan(std::move(plan_value)),
       backing(options.backing),
       capacity_blocks(options.capacity_blocks),
@@ -88,15 +94,11 @@ CacheCore::CacheCore(StatePlan plan_value, const CacheOptions& options,
       groups(first_numbers(plan.groups().size())),
       arena(std::move(arena_value)),
       pools(arena::map_pools(plan, *arena)),
-      index(plan, pools, std::move(policy), placement.snapshots_per_path),
+      index(plan, pools, evict::policy_maker(options.policy, costs),
+            evict::policy_maker(options.policy, costs_of_tenant(costs)),
+            placement.snapshots_per_path),
       records_events(options.event_capacity > 0) {
   if (records_events) index.record_events(options.event_capacity);
-  // One tenant's is told a part of what the cache's is.
-  evict::Costs of_one = costs;
-  of_one.metadata_bytes /= 16;
-  index.set_policy_maker([name = options.policy, of_one] {
-    return std::move(evict::make_policy(name, of_one)).value();
-  });
 }
 
 Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const CacheOptions& options) {
@@ -108,8 +110,9 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   if (!costs) return costs.status();
   if (Status status = check_share(options.pin_limit, "pin_limit"); !status) return status;
   if (Status status = check_ttl(options.ttl_ms); !status) return status;
-  auto policy = evict::make_policy(options.policy, *costs);
-  if (!policy) return policy.status();
+  if (const auto policy = evict::make_policy(options.policy, *costs); !policy) {
+    return policy.status();
+  }
   const std::uint64_t budget =
       counts_blocks ? addressable_bytes(specs) : plan.options().memory_bytes;
   const auto least = plan.sequence_bytes(1, 1);
@@ -122,9 +125,9 @@ Result<std::shared_ptr<CacheCore>> CacheCore::create(StatePlan plan, const Cache
   auto arena = arena::Arena::create(budget, specs, options.backing, options.memory,
                                     options.max_memory_bytes);
   if (!arena) return arena.status();
-  std::shared_ptr<CacheCore> core(new CacheCore(std::move(plan), options, std::move(arena).value(),
-                                                std::move(policy).value(), *costs),
-                                  DeleteInOwnProcess());
+  std::shared_ptr<CacheCore> core(
+      new CacheCore(std::move(plan), options, std::move(arena).value(), *costs),
+      DeleteInOwnProcess());
   const auto release = [raw = core.get()](const TierJob& job) { raw->release(job); };
   if (!options.disk.path.empty()) {
     if (Status status = core->check_backing("disk"); !status) return status;
@@ -234,25 +237,26 @@ Result<Sequence> Cache::open(std::span<const std::int32_t> tokens, const PrefixS
     if (Status status = core.check_sequences(); !status) return status;
     prefix::Match match =
         core.index.match(state.space(), tokens, true, CacheCore::now_ms(options.now_ms));
-    for (std::size_t group = 0; group < match.tables.size(); ++group) {
-      core.pools.pages[group]->retain_many(match.tables[group]);
-    }
     if (match.usable > 0) state.adopt(std::move(match.tables), match.usable);
+    const auto give_up = [&] {
+      core.pools.release(snapshot);
+      state.release();
+    };
+    const base::OnThrow undo(give_up);
     // Behind the window nothing is needed, though the index may still have it.
     state.trim_windows();
     snapshot = match.snapshot;
     core.pools.retain(snapshot);
     if (Status status = state.take_slot(core); !status) {
-      core.pools.release(snapshot);
-      state.release();
+      give_up();
       return status;
     }
+    sequence->tenant = options.hints.tenant;
     sequence->cached_tokens = match.usable;
     sequence->matched_tokens = match.matched;
     sequence->prompt_tokens = tokens.size();
     sequence->hint = hint_key(options.hints);
     sequence->ttl_ms = ttl_ms;
-    sequence->tenant = options.hints.tenant;
     sequence->branches = std::move(match.branches);
     sequence->resident_snapshots = match.resident;
     ++core.counters.open_sequences;

@@ -138,8 +138,7 @@ class CacheCore final : public arena::ItemSource {
 
  private:
   CacheCore(StatePlan plan_value, const CacheOptions& options,
-            std::unique_ptr<arena::Arena> arena_value, std::unique_ptr<evict::Policy> policy,
-            const evict::Costs& costs);
+            std::unique_ptr<arena::Arena> arena_value, const evict::Costs& costs);
 
   void fetch_from(Tier& tier, std::string_view space, std::span<const MediaSpan> media,
                   std::span<const std::int32_t> tokens, std::uint64_t ttl_ms,
@@ -182,7 +181,7 @@ struct SequenceCore {
   // Own; takes the cache's lock. Hands the first `end` positions to the tiers there are.
   void write_behind(std::uint64_t end, bool is_last = false);
   // Own; likewise, at the end of the sequence.
-  void write_last();
+  void write_last() noexcept;
 
   // Own. The fixed-size state at length(), with every row that waited in the stash: the one way to
   // read it. Null without such state, and without backing.

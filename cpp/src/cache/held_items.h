@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cache/cache_core.h"
@@ -22,6 +23,16 @@ struct HeldItems {
       core.pools.pages[group]->release_many(pages[group]);
     }
     if (core.pools.snapshots != nullptr) core.pools.snapshots->release_many(snapshots);
+  }
+
+  // Locked. REQUIRES: nothing is held.
+  void retain(prefix::BlockTables more_pages, std::vector<arena::ItemId> more_snapshots) noexcept {
+    pages = std::move(more_pages);
+    snapshots = std::move(more_snapshots);
+    for (std::size_t group = 0; group < pages.size(); ++group) {
+      core.pools.pages[group]->retain_many(pages[group]);
+    }
+    if (core.pools.snapshots != nullptr) core.pools.snapshots->retain_many(snapshots);
   }
 
   CacheCore& core;

@@ -117,25 +117,24 @@ Status pin_prefix(CacheCore& core, const SpaceRef& key, std::span<const std::int
   shape.tokens = whole.usable;
   if (whole.usable == 0) return Status::ok();
   if (Status status = check_exact(whole); !status) return status;
-  pins.pages = std::move(whole.tables);
-  for (std::size_t group = 0; group < pins.pages.size(); ++group) {
-    auto& pages = pins.pages[group];
-    choose_rows(core.plan.groups()[group], core.plan.block_tokens(), pages, shape);
-    core.pools.pages[group]->retain_many(pages);
+  for (std::size_t group = 0; group < whole.tables.size(); ++group) {
+    choose_rows(core.plan.groups()[group], core.plan.block_tokens(), whole.tables[group], shape);
   }
-  if (!core.plan.has_fixed_state()) return Status::ok();
-  // The same prompt again runs its last token, so it needs the state before it as well.
-  if (whole.usable == tokens.size()) {
-    const prefix::Match again = core.index.match(key, tokens, false);
-    const bool covered = has_windows(core.plan, shape, again.usable);
-    if (again.usable > 0 && covered && check_exact(again)) {
-      shape.snapshots.push_back(again.usable);
-      pins.snapshots.push_back(again.snapshot.item);
+  std::vector<ItemId> snapshots;
+  if (core.plan.has_fixed_state()) {
+    // The same prompt again runs its last token, so it needs the state before it as well.
+    if (whole.usable == tokens.size()) {
+      const prefix::Match again = core.index.match(key, tokens, false);
+      const bool covered = has_windows(core.plan, shape, again.usable);
+      if (again.usable > 0 && covered && check_exact(again)) {
+        shape.snapshots.push_back(again.usable);
+        snapshots.push_back(again.snapshot.item);
+      }
     }
+    shape.snapshots.push_back(whole.usable);
+    snapshots.push_back(whole.snapshot.item);
   }
-  shape.snapshots.push_back(whole.usable);
-  pins.snapshots.push_back(whole.snapshot.item);
-  core.pools.snapshots->retain_many(pins.snapshots);
+  pins.retain(std::move(whole.tables), std::move(snapshots));
   return Status::ok();
 }
 
@@ -201,9 +200,10 @@ Status take_items(CacheCore& core, const PrefixShape& shape,
     }
   }
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
+    pins.snapshots.push_back(kNoItem);
     auto snapshot = take(*core.pools.snapshots);
     if (!snapshot) return snapshot.status();
-    pins.snapshots.push_back(*snapshot);
+    pins.snapshots.back() = *snapshot;
   }
   return Status::ok();
 }

@@ -1,6 +1,7 @@
 // Snapshots of the fixed-size state: taken into the pool of their format, restored from it.
 #include <utility>
 
+#include "base/on_throw.h"
 #include "cache/cache_core.h"
 #include "kvcache/sequence.h"
 #include "sequence/snapshot_codec.h"
@@ -23,12 +24,17 @@ Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
   if (cache.plan.has_fixed_state() && state.length() > 0) {
     arena::Pool& pool = cache.pools.of(format);
     arena::ItemId item = arena::kNoItem;
+    state.reserve_snapshot();
     {
       const std::lock_guard lock(cache.mutex);
       auto taken = cache.allocate(pool);
       if (!taken) return taken.status();
       item = *taken;
     }
+    const base::OnThrow undo([&] {
+      const std::lock_guard lock(cache.mutex);
+      pool.release(item);
+    });
     Status status;
     if (cache.backing) {
       status = sequence::encode_snapshot(cache.plan, format, core_->state_now(), pool.data(item),
@@ -41,6 +47,7 @@ Result<std::uint64_t> Sequence::snapshot(SnapshotFormat format,
     }
     state.hold_snapshot({state.length(), item, format, kind});
   } else if (state.has_windows() && state.length() > 0) {
+    state.reserve_snapshot();
     const std::lock_guard lock(cache.mutex);
     state.hold_snapshot({state.length(), arena::kNoItem, SnapshotFormat::kExact, kind});
   }

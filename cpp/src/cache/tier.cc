@@ -123,9 +123,9 @@ std::optional<TierJob> Tier::make_job(const TierPath& path, const std::vector<Pa
 // ends, and runs end at multiples of their greatest length, so that paths share them. The latest
 // comes first. `starts` learns of them.
 void Tier::plan_chain(const TierPath& path, std::uint64_t block, std::vector<std::uint64_t>& starts,
-                      std::vector<TierJob>& jobs) const {
+                      TierJobs& jobs) const {
   const std::uint64_t tokens = plan_.block_tokens();
-  std::vector<TierJob> missing;
+  TierJobs missing;
   while (block > 0) {
     if (starts[block - 1] != RecordStore::kNowhere) {
       block = std::min(starts[block - 1] / tokens, block - 1);
@@ -138,10 +138,10 @@ void Tier::plan_chain(const TierPath& path, std::uint64_t block, std::vector<std
     if (!job) return;  // nothing before or after it is of use
     job->header.kind = RecordKind::kRun;
     starts[block - 1] = first * tokens;
-    missing.push_back(std::move(*job));
+    missing.push_front(std::move(*job));
     block = first;
   }
-  std::move(missing.rbegin(), missing.rend(), std::back_inserter(jobs));
+  jobs.splice(jobs.end(), missing);
 }
 
 // Positions of the path that are stored so that they can be resumed.
@@ -179,12 +179,9 @@ std::vector<std::uint64_t> Tier::boundaries_of(const TierPath& path, std::uint64
 
 // Jobs that belong together: all of them, or none and the rest of the path neither. They are queued
 // before the next ones ask for room, which may have to wait for these.
-bool Tier::queue(std::vector<TierJob> jobs, const Hold& hold) {
+bool Tier::queue(TierJobs jobs, const Hold& hold) {
   if (jobs.empty()) return true;
-  std::uint64_t bytes = 0;
-  for (const TierJob& job : jobs) bytes += job.bytes;
-  if (!writer_->reserve(bytes, jobs.size())) return false;
-  for (const TierJob& job : jobs) writer_->announce(job);
+  if (!writer_->reserve(jobs)) return false;
   hold(jobs);
   writer_->submit(std::move(jobs));
   return true;
@@ -209,7 +206,7 @@ void Tier::store(const TierPath& path, std::uint64_t& last_boundary, const Hold&
     if (store_->has_boundary(key) || writer_->is_boundary_waiting(key)) continue;
     const SnapshotRef* snapshot = snapshot_at(path, position);
     const std::uint64_t block = position / block_tokens;
-    std::vector<TierJob> fresh;
+    TierJobs fresh;
     std::optional<TierJob> job;
     if (snapshot != nullptr || !plan_.has_fixed_state()) {
       job =
@@ -225,7 +222,7 @@ void Tier::store(const TierPath& path, std::uint64_t& last_boundary, const Hold&
     room = queue(std::move(fresh), hold);
   }
   // Runs past the last boundary serve the next one.
-  std::vector<TierJob> rest;
+  TierJobs rest;
   if (room) plan_chain(path, path.tokens.size() / block_tokens, starts, rest);
   queue(std::move(rest), hold);
   const std::lock_guard lock(mutex_);

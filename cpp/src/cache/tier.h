@@ -70,7 +70,7 @@ class Tier {
   // Records of a path that are not there yet and that the queue has room for: `hold` keeps what a
   // job names before it is queued. `last_boundary` is the latest position of the path that was
   // stored on its own account, in models without snapshots.
-  using Hold = std::function<void(const std::vector<TierJob>&)>;
+  using Hold = std::function<void(const TierJobs&)>;
   void store(const TierPath& path, std::uint64_t& last_boundary, const Hold& hold);
 
   // The longest prefix in (at_least, at_most] that can be resumed.
@@ -99,12 +99,12 @@ class Tier {
  private:
   std::vector<std::uint64_t> known_starts(const prefix::BlockChain& chain) const;
   void plan_chain(const TierPath& path, std::uint64_t block, std::vector<std::uint64_t>& starts,
-                  std::vector<TierJob>& jobs) const;
+                  TierJobs& jobs) const;
   std::optional<TierJob> make_job(const TierPath& path, const std::vector<struct PageOf>& pages,
                                   const arena::SnapshotRef* snapshot, std::uint64_t first,
                                   std::uint64_t last) const;
   std::vector<std::uint64_t> boundaries_of(const TierPath& path, std::uint64_t& last) const;
-  bool queue(std::vector<TierJob> jobs, const Hold& hold);
+  bool queue(TierJobs jobs, const Hold& hold);
   const arena::SnapshotRef* snapshot_at(const TierPath& path, std::uint64_t position) const;
   std::optional<persist::Located> find_boundary(const prefix::BlockChain& chain,
                                                 std::span<const std::uint64_t> blocks,

@@ -114,8 +114,8 @@ class Fetch {
  private:
   void keep(std::size_t group, std::uint64_t block, ItemId page) {
     if (page == kNoItem) return;
-    core_.pools.pages[group]->retain(page);
     held_.pages[group].push_back(page);
+    core_.pools.pages[group]->retain(page);
     tables_[group][block] = page;
   }
 
@@ -147,9 +147,10 @@ class Fetch {
   Status take_pages(const std::vector<PageOf>& pages) {
     for (const PageOf& page : pages) {
       // A run that is partly here is read whole, into pages that then replace nothing.
+      held_.pages[page.group].push_back(kNoItem);
       auto taken = core_.allocate(*core_.pools.pages[page.group]);
       if (!taken) return taken.status();
-      held_.pages[page.group].push_back(*taken);
+      held_.pages[page.group].back() = *taken;
       tables_[page.group][page.block] = *taken;
     }
     return Status::ok();
@@ -209,11 +210,14 @@ void CacheCore::release(const TierJob& job) {
   if (job.snapshot != kNoItem) pools.snapshots->release(job.snapshot);
 }
 
-void SequenceCore::write_last() {
+void SequenceCore::write_last() noexcept {
   const auto wants = [](const Tier* tier) { return tier != nullptr && tier->wants_last(); };
   const auto tiers = cache->tiers();
   if (std::none_of(tiers.begin(), tiers.end(), wants) || published > state->length()) return;
-  write_behind(published, true);
+  try {
+    write_behind(published, true);
+  } catch (const std::bad_alloc&) {  // a miss, later
+  }
 }
 
 void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
@@ -233,7 +237,7 @@ void SequenceCore::write_behind(std::uint64_t end, bool is_last) {
   const auto tokens = std::span(state->tokens()).first(end);
   tier_chain.update(space, tokens, cache->plan.block_tokens());
   const prefix::BlockTables tables = state->block_tables(end);
-  const auto hold = [this](const std::vector<TierJob>& jobs) {
+  const auto hold = [this](const TierJobs& jobs) {
     const std::lock_guard lock(cache->mutex);
     for (const TierJob& job : jobs) {
       for (const auto& [group, page] : job.pages) cache->pools.pages[group]->retain(page);

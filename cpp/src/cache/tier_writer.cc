@@ -18,6 +18,9 @@ milliseconds wait_of(std::uint64_t ms) {
   return milliseconds(std::min(ms, kYear));
 }
 
+// Short enough to take none itself.
+Status no_memory() { return Status::out_of_capacity("no memory"); }
+
 }  // namespace
 
 // What a caller waits for.
@@ -66,7 +69,9 @@ bool TierWriter::gives_up() const {
          steady_clock::now() >= stopped_at_ + wait_of(*options_.end_ms);
 }
 
-bool TierWriter::reserve(std::uint64_t bytes, std::uint64_t records) {
+bool TierWriter::reserve(const TierJobs& jobs) {
+  std::uint64_t bytes = 0;
+  for (const TierJob& job : jobs) bytes += job.bytes;
   std::unique_lock lock(mutex_);
   const auto fits = [&] {
     return queued_bytes_ == 0 ||
@@ -78,16 +83,21 @@ bool TierWriter::reserve(std::uint64_t bytes, std::uint64_t records) {
         done_.wait_for(lock, wait_of(options_.wait_ms), [&] { return is_suspended() || fits(); });
     room = room && !is_suspended();
   }
-  if (room) {
-    queued_bytes_ += bytes;
-  } else {
-    dropped_records_ += records;
+  if (!room) {
+    dropped_records_ += jobs.size();
+    return false;
   }
-  return room;
+  try {
+    for (const TierJob& job : jobs) announce(job);
+  } catch (...) {
+    for (const TierJob& job : jobs) withdraw(job);
+    throw;
+  }
+  queued_bytes_ += bytes;
+  return true;
 }
 
 void TierWriter::announce(const TierJob& job) {
-  const std::lock_guard lock(mutex_);
   if (job.header.kind == persist::RecordKind::kRun) {
     runs_[job.header.key] = job.header.first;
   } else {
@@ -95,12 +105,19 @@ void TierWriter::announce(const TierJob& job) {
   }
 }
 
-void TierWriter::submit(std::vector<TierJob> jobs) {
-  if (jobs.empty()) return;
+void TierWriter::withdraw(const TierJob& job) noexcept {
+  if (job.header.kind == persist::RecordKind::kRun) {
+    runs_.erase(job.header.key);
+  } else {
+    boundaries_.erase(job.header.key);
+  }
+}
+
+void TierWriter::submit(TierJobs jobs) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    for (TierJob& job : jobs) queue_.push_back(std::move(job));
     submitted_ += jobs.size();
+    queue_.splice(queue_.end(), jobs);
   }
   work_.notify_one();
 }
@@ -146,7 +163,11 @@ Result<std::uint64_t> TierWriter::erase(const persist::TierErasure& erasure) {
 }
 
 void TierWriter::erase_now(const TierJob& job) {
-  auto done = store_.erase(job.erasing->erasure);
+  Result<std::uint64_t> done = no_memory();
+  try {
+    done = store_.erase(job.erasing->erasure);
+  } catch (const std::bad_alloc&) {  // whoever waits is told
+  }
   const std::lock_guard lock(mutex_);
   if (!done) suspend(done.status());
   job.erasing->done = std::move(done);
@@ -174,10 +195,12 @@ void TierWriter::run() {
       work_.wait(lock, wakes);
     }
     if (!queue_.empty()) {
-      const TierJob job = std::move(queue_.front());
-      queue_.pop_front();
+      TierJobs next;
+      next.splice(next.end(), queue_, queue_.begin());
+      const TierJob& job = next.front();
       lock.unlock();
       job.erasing != nullptr ? erase_now(job) : write(job);
+      next.clear();
       lock.lock();
       continue;
     }
@@ -207,16 +230,16 @@ void TierWriter::write(const TierJob& job) {
   }
   if (!dropped) {
     if (!store_.has_unsynced()) unsynced_since_ = steady_clock::now();
-    status = store_.append(job.header, job.tokens, job.payload, job.owner);
+    try {
+      status = store_.append(job.header, job.tokens, job.payload, job.owner);
+    } catch (const std::bad_alloc&) {
+      status = no_memory();
+    }
   }
   release_(job);
   sync_when_due(false);
   const std::lock_guard lock(mutex_);
-  if (job.header.kind == persist::RecordKind::kRun) {
-    runs_.erase(job.header.key);
-  } else {
-    boundaries_.erase(job.header.key);
-  }
+  withdraw(job);
   dropped_records_ += dropped;
   if (!status) suspend(status);
   if (status && !dropped) pause_ms_ = 0;
@@ -229,16 +252,25 @@ void TierWriter::sync_when_due(bool now) {
   const bool due = options_.sync_ms && store_.has_unsynced() &&
                    steady_clock::now() >= unsynced_since_ + wait_of(*options_.sync_ms);
   if (!now && !due) return;
-  if (Status status = store_.sync(); !status) {
-    const std::lock_guard lock(mutex_);
-    suspend(status);
+  Status status;
+  try {
+    status = store_.sync();
+  } catch (const std::bad_alloc&) {
+    status = no_memory();
   }
+  if (status) return;
+  const std::lock_guard lock(mutex_);
+  suspend(status);
 }
 
-void TierWriter::suspend(const Status& why) {
+void TierWriter::suspend(const Status& why) noexcept {
   ++write_errors_;
-  last_error_ = why.message();
-  failure_ = why;
+  try {
+    last_error_ = why.message();
+    failure_ = why;
+  } catch (const std::bad_alloc&) {
+    failure_ = no_memory();
+  }
   if (why.code() == StatusCode::kOutOfCapacity) return;  // this record alone
   pause_ms_ = std::clamp(pause_ms_ * 2, kFirstPauseMs, options_.longest_pause_ms);
   suspended_until_ = steady_clock::now() + milliseconds(pause_ms_);

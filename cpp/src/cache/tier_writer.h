@@ -8,8 +8,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +39,7 @@ struct TierJob {
   std::uint64_t bytes = 0;
   struct Erasing* erasing = nullptr;  // instead of a record
 };
+using TierJobs = std::list<TierJob>;  // queued without taking memory
 
 struct QueueOptions {
   // What may wait to be written. More is dropped, after `wait_ms`.
@@ -63,13 +64,11 @@ class TierWriter {
   TierWriter& operator=(const TierWriter&) = delete;
   ~TierWriter();
 
-  // Room in the queue for so many bytes, maybe after waiting for it. False: there is none, and the
-  // caller's `records` are counted as dropped.
-  bool reserve(std::uint64_t bytes, std::uint64_t records);
-  // Counted as waiting from now on, though submit() is yet to come.
-  void announce(const TierJob& job);
-  // What reserve() had room for and announce() has told of. Holds its pages.
-  void submit(std::vector<TierJob> jobs);
+  // Room in the queue for these, maybe after waiting for it; they count as waiting from then on,
+  // though submit() is yet to come. False: there is none, and they are counted as dropped.
+  bool reserve(const TierJobs& jobs);
+  // What reserve() had room for. Holds its pages.
+  void submit(TierJobs jobs) noexcept;
   // The first positions of runs that wait, by key, over those of the store.
   void add_waiting(std::span<const persist::Digest> keys, std::vector<std::uint64_t>& starts) const;
   bool is_boundary_waiting(const persist::Digest& key) const;
@@ -92,7 +91,9 @@ class TierWriter {
   void erase_now(const TierJob& job);
   void write(const TierJob& job);
   void sync_when_due(bool now);
-  void suspend(const Status& why);  // locked
+  void announce(const TierJob& job);           // locked
+  void withdraw(const TierJob& job) noexcept;  // locked
+  void suspend(const Status& why) noexcept;    // locked
 
   using Time = std::chrono::steady_clock::time_point;
   struct DigestHash {
@@ -110,7 +111,7 @@ class TierWriter {
   mutable std::mutex mutex_;
   std::condition_variable work_;  // for the thread
   std::condition_variable done_;  // for those who wait for it
-  std::deque<TierJob> queue_;
+  TierJobs queue_;
   std::unordered_map<persist::Digest, std::uint64_t, DigestHash> runs_;  // that wait
   std::set<persist::Digest> boundaries_;                                 // likewise
   std::uint64_t queued_bytes_ = 0;

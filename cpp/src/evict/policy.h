@@ -119,6 +119,9 @@ class Policy {
 
 // kInvalidArgument: no policy of that name; the message lists those there are.
 Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const Costs& costs);
+// What makes instances of it, as many as there have to be. REQUIRES: there is one of that name.
+using PolicyMaker = std::function<std::unique_ptr<Policy>()>;
+PolicyMaker policy_maker(std::string_view name, const Costs& costs);
 std::vector<std::string_view> policy_names();
 
 }  // namespace kvcache::evict

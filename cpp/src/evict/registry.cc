@@ -31,6 +31,10 @@ Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const Costs& 
   return Status::invalid_argument("policy '", name, "' is not known; known policies: ", known);
 }
 
+PolicyMaker policy_maker(std::string_view name, const Costs& costs) {
+  return [name = std::string(name), costs] { return std::move(make_policy(name, costs)).value(); };
+}
+
 std::vector<std::string_view> policy_names() {
   std::vector<std::string_view> names;
   for (const Entry& entry : kPolicies) names.push_back(entry.name);

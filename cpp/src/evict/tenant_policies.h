@@ -35,9 +35,7 @@ class UnitOwners {
 
 class TenantPolicies final : public Policy {
  public:
-  using Maker = std::function<std::unique_ptr<Policy>()>;
-
-  TenantPolicies(std::unique_ptr<Policy> all, const UnitOwners& units, Maker make) noexcept
+  TenantPolicies(std::unique_ptr<Policy> all, const UnitOwners& units, PolicyMaker make) noexcept
       : all_(std::move(all)), units_(units), make_(std::move(make)) {}
   // The policy over everything, which can do without this one from now on.
   std::unique_ptr<Policy> take_all() { return std::move(all_); }
@@ -119,7 +117,7 @@ class TenantPolicies final : public Policy {
 
   std::unique_ptr<Policy> all_;
   const UnitOwners& units_;
-  const Maker make_;
+  const PolicyMaker make_;
   std::map<TenantId, Order> orders_;
 };
 

@@ -48,6 +48,11 @@ class EdgeMap {
     if (!slots_.empty()) base::prefetch(&slots_[home_of(parent, token)]);
   }
   std::size_t size() const { return count_; }
+  void clear() noexcept {
+    slots_.clear();
+    count_ = 0;
+    shift_ = 64;
+  }
 
  private:
   struct Slot {

@@ -122,6 +122,12 @@ void EventLog::cleared() {
   events_.emplace_back();
 }
 
+void EventLog::forget_all() noexcept {
+  runs_.clear();
+  snapshots_.clear();
+  lose();
+}
+
 void EventLog::lose() noexcept {
   drop_waiting();
   losses_ += !std::exchange(lost_, true);

@@ -55,6 +55,9 @@ class EventLog {
   // Everything at once: what was to be told before is of no interest any more.
   void cleared();
 
+  // Nothing is announced any more, and events were dropped.
+  void forget_all() noexcept;
+
   // Events were dropped: only the whole content tells what is there.
   void lose() noexcept;
   bool lost() const { return lost_; }

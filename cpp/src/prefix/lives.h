@@ -38,6 +38,11 @@ class LifeTable {
   // `upper` was cut off the front of `run`, which begins at `position` now.
   void split(RunId upper, RunId run, std::uint64_t position);
   void forget(RunId run);
+  void clear() noexcept {
+    lives_.clear();
+    queue_.clear();
+    paused_ = 0;
+  }
 
   // A run whose time is over; none of those below it comes later.
   std::optional<RunId> next(std::uint64_t now);

@@ -74,11 +74,23 @@ PinRecord PinTable::remove(PinId id) {
   return record;
 }
 
+void PinTable::clear() noexcept {
+  pins_.clear();
+  ends_.clear();
+  leases_.clear();
+  runs_.clear();
+  for (std::vector<std::uint32_t>& counts : pages_) counts.clear();
+  snapshots_.clear();
+  held_pages_ = 0;
+  bytes_ = 0;
+}
+
 void PinTable::set_deadline(PinId id, std::uint64_t deadline) {
   PinRecord& record = pins_.at(id);
+  if (deadline == record.deadline) return;
+  if (deadline != kNever) leases_.emplace(deadline, id);  // alone may fail
   leases_.erase({record.deadline, id});
   record.deadline = deadline;
-  if (deadline != kNever) leases_.emplace(deadline, id);
 }
 
 void PinTable::cover(RunId run) { ++count_of(runs_, run); }

@@ -76,6 +76,9 @@ class PinTable {
   // A snapshot that is held has other bytes now.
   void replace_snapshot(std::uint64_t before, std::uint64_t after) { bytes_ += after - before; }
 
+  // All pins are gone; their numbers are not used again.
+  void clear() noexcept;
+
   // Any pin, or 0.
   PinId any() const { return pins_.empty() ? 0 : pins_.begin()->first; }
   std::size_t size() const { return pins_.size(); }

@@ -22,7 +22,17 @@ bool RadixIndex::tail_in_use(NodeId id) const {
   return held;
 }
 
-bool RadixIndex::evict_one() {
+bool RadixIndex::evict_one() noexcept {
+  const bool holds = nodes_.size() > free_nodes_.size();
+  try {
+    const Change change(*this);
+    return drop_one();
+  } catch (const std::bad_alloc&) {
+    return holds;
+  }
+}
+
+bool RadixIndex::drop_one() {
   if (reap(1) > 0) return true;
   lapse();
   if (expire_one()) return true;
@@ -229,17 +239,25 @@ void RadixIndex::settle(NodeId id) {
   free_node(id);
 }
 
-void RadixIndex::clear() {
-  drop_all();
-  reap(SIZE_MAX);
-  window_queue_.clear();
+void RadixIndex::clear() noexcept {
+  try {
+    const Change change(*this);
+    drop_all();
+    reap(SIZE_MAX);
+    window_queue_.clear();
+  } catch (const std::bad_alloc&) {  // that has dropped it
+  }
 }
 
 // ---- Many at once -----------------------------------------------------------------------------
 
-void RadixIndex::bump_epoch() {
+void RadixIndex::bump_epoch() noexcept {
   ++epoch_;
-  drop_all();
+  try {
+    const Change change(*this);
+    drop_all();
+  } catch (const std::bad_alloc&) {  // that has dropped it
+  }
 }
 
 // From here on nothing is found; what it holds is given back bit by bit.
@@ -249,7 +267,7 @@ void RadixIndex::drop_all() {
   if (roots_.empty()) return;
   removals_.dropped_blocks += counts_.blocks;
   removals_.dropped_snapshots += counts_.snapshots;
-  while (const PinId id = pins_.any()) unpin(id);
+  while (const PinId id = pins_.any()) end_pin(id);
   stale_roots_.push_back(std::exchange(roots_, {}));
   stale_.nodes += std::exchange(counts_.nodes, 0);
   stale_.blocks += std::exchange(counts_.blocks, 0);
@@ -325,6 +343,7 @@ void RadixIndex::remove_leaf(NodeId id) {
 }
 
 std::uint64_t RadixIndex::erase_spaces(const std::function<bool(std::string_view)>& chosen) {
+  const Change change(*this);
   const std::uint64_t before = counts_.blocks;
   for (auto root = roots_.begin(); root != roots_.end();) {
     if (!chosen(root->first)) {
@@ -343,6 +362,7 @@ std::uint64_t RadixIndex::erase_prefix(const SpaceRef& space,
   if (root == kNoNode || tokens.empty()) return 0;
   const std::vector<Step> path = walk(root, tokens, space.media);
   if (path.empty() || path.back().end < tokens.size()) return 0;
+  const Change change(*this);
   const std::uint64_t before = counts_.blocks;
   // Up to where the path was shared with others, it led only here.
   NodeId top = path.back().node;

@@ -10,11 +10,14 @@
 
 namespace kvcache::prefix {
 
-RadixIndex::RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy,
-                       std::uint32_t snapshots_per_path)
+RadixIndex::RadixIndex(const StatePlan& plan, PoolMap pools, evict::PolicyMaker all,
+                       evict::PolicyMaker of_tenant, std::uint32_t snapshots_per_path)
     : plan_(plan),
       pools_(std::move(pools)),
-      policy_(std::move(policy)),
+      make_policy_(std::move(all)),
+      make_order_(std::move(of_tenant)),
+      policy_(make_policy_()),
+      spare_(make_policy_()),
       snapshots_per_path_(snapshots_per_path),
       has_windows_(std::any_of(plan.groups().begin(), plan.groups().end(),
                                [](const Group& group) { return !is_whole(group); })),
@@ -37,12 +40,8 @@ std::uint64_t RadixIndex::insert(const SpaceRef& space, std::span<const std::int
   if (tokens.empty()) return 0;
   // What other weights have computed is of no use to anybody.
   if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return 0;
-  try {
-    return add_path({space, tokens, tables, snapshots, names, ttl, whole}, tenant);
-  } catch (...) {
-    if (events_) events_->lose();  // what was added so far is not told
-    throw;
-  }
+  const Change change(*this);
+  return add_path({space, tokens, tables, snapshots, names, ttl, whole}, tenant);
 }
 
 std::uint64_t RadixIndex::add_path(Insertion what, std::string_view tenant) {
@@ -390,16 +389,65 @@ void RadixIndex::add_snapshot(NodeId id, const SnapshotRef& ref, TenantId tenant
 }
 
 void RadixIndex::complete(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                          evict::Completion facts) {
+                          evict::Completion facts) noexcept {
   if (!policy_->learns() && parked_.empty()) return;
-  const NodeId root = root_of(space, false);
-  if (root == kNoNode) return;
-  const std::vector<Step> path = walk(root, tokens, space.media);
-  if (path.empty()) return;
-  for (const Step& step : path) unpark(step.node);
-  facts.deepest = path.back().node;
-  facts.end = path.back().end;
-  policy_->complete(facts);
+  try {
+    const NodeId root = root_of(space, false);
+    if (root == kNoNode) return;
+    const std::vector<Step> path = walk(root, tokens, space.media);
+    if (path.empty()) return;
+    const Change change(*this);
+    for (const Step& step : path) unpark(step.node);
+    facts.deepest = path.back().node;
+    facts.end = path.back().end;
+    policy_->complete(facts);
+  } catch (const std::bad_alloc&) {  // a request that nobody learns from
+  }
+}
+
+// ---- Running out of memory --------------------------------------------------------------------
+
+// What abandon() cannot do, because it takes memory.
+void RadixIndex::prepare() {
+  if (spare_ != nullptr) return;
+  for (const TenantId tenant : tenants_.limited()) start_order(tenant);
+  spare_ = make_policy_();
+}
+
+// Drops everything, whatever state it is in. Takes no memory, and nothing is read but the pools'
+// own counts: of a change that was not finished anything else may be wrong.
+void RadixIndex::abandon() noexcept {
+  if (spare_ == nullptr) return;  // nothing has begun since the last time
+  if (std::exchange(reaping_, false)) std::swap(counts_, stale_);
+  leaving_ = MissReason::kEvicted;
+  for_quota_ = kNobody;
+  ++generation_;
+  removals_.dropped_blocks += std::exchange(counts_.blocks, 0);
+  removals_.dropped_snapshots += std::exchange(counts_.snapshots, 0);
+  counts_.nodes = counts_.tokens = 0;
+  stale_ = {};
+  for (arena::Pool* pool : pools_.pages) pool->release_all_indexed();
+  for (arena::Pool* pool : pools_.by_format) {
+    if (pool != nullptr) pool->release_all_indexed();
+  }
+  nodes_.clear();
+  free_nodes_.clear();
+  snapshots_.clear();
+  free_snapshots_.clear();
+  edges_.clear();
+  media_edges_.clear();
+  roots_.clear();
+  doomed_.clear();
+  stale_roots_.clear();
+  parked_.clear();
+  window_queue_.clear();
+  for (RunKeys& known : run_keys_) known.id = kNoNode;
+  pins_.clear();
+  lives_.clear();
+  tenants_.forget_all();
+  if (events_) events_->forget_all();
+  orders_ = nullptr;
+  policy_ = std::move(spare_);
 }
 
 }  // namespace kvcache::prefix

@@ -1,6 +1,8 @@
 // A radix tree over exact int32 tokens that knows, for every stored prefix, which blocks and which
 // snapshots are resident. An edge is a run of tokens of any length; branch points fall on any
 // token; pages belong to blocks, so a run that begins inside a block owns its own page of it.
+// Where the process runs out of memory between two changes of what belongs together, everything is
+// dropped, as by clear(): see Change.
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
@@ -8,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -82,8 +85,9 @@ struct RemovalCounts {
 
 class RadixIndex : private evict::UnitOwners {
  public:
-  RadixIndex(const StatePlan& plan, PoolMap pools, std::unique_ptr<evict::Policy> policy,
-             std::uint32_t snapshots_per_path = 0);
+  // `all` makes the eviction policy, `of_tenant` one over what one tenant with a quota has stored.
+  RadixIndex(const StatePlan& plan, PoolMap pools, evict::PolicyMaker all,
+             evict::PolicyMaker of_tenant, std::uint32_t snapshots_per_path = 0);
 
   // Longest usable prefix of `tokens` in the tree named `space`, at most tokens.size() - 1.
   // With `touch`, what the hit uses becomes the most recently used, at `now_ms` of the caller's
@@ -94,7 +98,7 @@ class RadixIndex : private evict::UnitOwners {
   // A request whose path is `tokens` has ended: what the policy learns from. `facts` without its
   // path.
   void complete(const SpaceRef& space, std::span<const std::int32_t> tokens,
-                evict::Completion facts);
+                evict::Completion facts) noexcept;
 
   // Makes `tokens` known, with the pages of `tables` (ceil(tokens/block) entries a group) and the
   // snapshots. Takes its own references; what is resident already keeps its pages. A path that
@@ -112,8 +116,8 @@ class RadixIndex : private evict::UnitOwners {
   SnapshotRef find_snapshot(const SpaceRef& space, std::span<const std::int32_t> tokens,
                             std::uint64_t at_most);
 
-  // Evicts one candidate that frees memory. False: there is none.
-  bool evict_one();
+  // Evicts one candidate that frees memory, or everything. False: there is none.
+  bool evict_one() noexcept;
 
   // What leases are counted in, which never goes back.
   void set_now(std::uint64_t now) { now_ = now; }
@@ -126,7 +130,7 @@ class RadixIndex : private evict::UnitOwners {
   Result<Pinned> pin(const SpaceRef& space, std::span<const std::int32_t> tokens,
                      std::uint64_t deadline, std::uint64_t most_bytes);
   // False: the pin has gone already.
-  bool unpin(PinId id);
+  bool unpin(PinId id) noexcept;
   bool renew_pin(PinId id, std::uint64_t deadline);
   bool is_pinned(PinId id) const { return pins_.find(id) != nullptr; }
   // Drops what has outlived its time. Returns blocks.
@@ -137,10 +141,10 @@ class RadixIndex : private evict::UnitOwners {
   std::uint64_t lapsed_leases() const { return lapsed_leases_; }
 
   // Drops everything. Pages that sequences hold stay with them.
-  void clear();
+  void clear() noexcept;
   // Other weights: from now on nothing that is stored is found, and what spaces of earlier epochs
   // insert is dropped. Takes constant time for each space; memory comes back as it is needed.
-  void bump_epoch();
+  void bump_epoch() noexcept;
   std::uint64_t epoch() const { return epoch_; }
   // Drops every space whose key is chosen. Returns blocks.
   std::uint64_t erase_spaces(const std::function<bool(std::string_view)>& chosen);
@@ -153,17 +157,11 @@ class RadixIndex : private evict::UnitOwners {
   // The same for paths that begin with `tokens`, and what of its led only to them.
   std::uint64_t erase_tenant(std::string_view tenant, const SpaceRef& space,
                              std::span<const std::int32_t> tokens);
-  // Gives back up to `most` runs of what was dropped. Returns their number.
-  std::size_t reap(std::size_t most);
-
-  // What instances of the policy over one tenant's prefixes are made by. Call it before
-  // set_quota().
-  void set_policy_maker(evict::TenantPolicies::Maker make) { make_policy_ = std::move(make); }
   // What may be charged to a tenant from now on; none: anything. What of its own may go does, until
   // the rest fits; what may not stays.
   void set_quota(std::string_view tenant, const std::optional<Quota>& quota);
   // Evicts what a tenant holds beyond its quota, as far as it may go.
-  void trim(std::string_view tenant);
+  void trim(std::string_view tenant) noexcept;
   const TenantTable& tenants() const { return tenants_; }
 
   // From now on events tell what becomes available and what stops to be; until they are taken,
@@ -199,6 +197,25 @@ class RadixIndex : private evict::UnitOwners {
   evict::Meter meter() const { return policy_->meter(); }
 
  private:
+  // What is known of a path is spread over tree, pools, policies and tables. While one of these
+  // lives they may differ; where an exception ends it, abandon() makes them agree again.
+  class Change {
+   public:
+    // Takes what abandon() will need; where that fails, nothing has begun.
+    explicit Change(RadixIndex& index) : index_(index), exceptions_(std::uncaught_exceptions()) {
+      index.prepare();
+    }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+    ~Change() {
+      if (std::uncaught_exceptions() > exceptions_) index_.abandon();
+    }
+
+   private:
+    RadixIndex& index_;
+    const int exceptions_;
+  };
+
   using NodeId = std::uint32_t;
   static constexpr NodeId kNoNode = EdgeMap::kNone;
 
@@ -283,6 +300,9 @@ class RadixIndex : private evict::UnitOwners {
   std::uint64_t window_limit(const std::vector<Step>& path, std::uint64_t end) const;
   std::uint32_t deepest_snapshot(const std::vector<Step>& path, std::uint64_t at_most) const;
 
+  void prepare();
+  void abandon() noexcept;
+
   std::uint64_t add_path(Insertion what, std::string_view tenant);
   std::vector<NodeId> cut_path(const SpaceRef& space, std::span<const std::int32_t> tokens);
   NodeId root_of(const SpaceRef& space, bool create);
@@ -306,7 +326,10 @@ class RadixIndex : private evict::UnitOwners {
   void detach(NodeId id);
   void settle(NodeId id);
   void remove_leaf(NodeId id);
+  bool drop_one();
   void drop_all();
+  // Gives back up to `most` runs of what was dropped. Returns their number.
+  std::size_t reap(std::size_t most);
   std::size_t reap_one();
   void erase_subtree(NodeId top);
   void set_candidate(NodeId id, bool candidate);
@@ -326,6 +349,7 @@ class RadixIndex : private evict::UnitOwners {
   std::uint64_t snapshot_bytes(std::uint32_t index) const;
   std::uint64_t bytes_to_pin(const PinRecord& record) const;
   PinId hold(PinRecord record);
+  void end_pin(PinId id);
   void unpin_ending_at(NodeId run);
   bool expire_one();
   // Its time is over, and nothing finds it any more.
@@ -358,6 +382,7 @@ class RadixIndex : private evict::UnitOwners {
   void drop_snapshot(SnapshotFormat format, ItemId item);
   void replace_snapshot(std::uint32_t index, const SnapshotRef& ref, TenantId tenant);
   void count_blocks(NodeId id, std::int64_t blocks);
+  void start_order(TenantId tenant);
   void join_path(TenantId tenant, NodeId root, const std::vector<NodeId>& path,
                  std::span<const std::int32_t> tokens);
   void describe(TenantId tenant);
@@ -421,9 +446,11 @@ class RadixIndex : private evict::UnitOwners {
 
   const StatePlan& plan_;
   const PoolMap pools_;
+  const evict::PolicyMaker make_policy_;
+  const evict::PolicyMaker make_order_;
   std::unique_ptr<evict::Policy> policy_;
+  std::unique_ptr<evict::Policy> spare_;     // what abandon() goes on with; null after it
   evict::TenantPolicies* orders_ = nullptr;  // policy_ while some tenant has a quota
-  evict::TenantPolicies::Maker make_policy_;
   const std::uint32_t snapshots_per_path_;
   const bool has_windows_;
 

@@ -80,7 +80,10 @@ Result<Pinned> RadixIndex::pin(const SpaceRef& space, std::span<const std::int32
   });
   record.run = last->node;
   // It ends with a run of its own, so that what continues it may go.
-  if (nodes_[record.run].end() > whole.usable) record.run = split(record.run, whole.usable);
+  if (nodes_[record.run].end() > whole.usable) {
+    const Change change(*this);
+    record.run = split(record.run, whole.usable);
+  }
   return Pinned{hold(std::move(record)), whole.usable};
 }
 
@@ -90,6 +93,7 @@ PinId RadixIndex::hold(PinRecord record) {
   for (NodeId run = record.run; run != kNoNode; run = nodes_[run].parent) path.push_back(run);
   pins_.reserve(path, record);
   const PinId id = pins_.add(std::move(record));
+  const Change change(*this);
   const PinRecord& held = *pins_.find(id);
   for (const NodeId run : path) pins_.cover(run);
   set_candidate(held.run, false);
@@ -104,8 +108,17 @@ PinId RadixIndex::hold(PinRecord record) {
   return id;
 }
 
-bool RadixIndex::unpin(PinId id) {
+bool RadixIndex::unpin(PinId id) noexcept {
   if (pins_.find(id) == nullptr) return false;
+  try {
+    const Change change(*this);
+    end_pin(id);
+  } catch (const std::bad_alloc&) {  // that has let go of everything
+  }
+  return true;
+}
+
+void RadixIndex::end_pin(PinId id) {
   const PinRecord record = pins_.remove(id);
   for (std::size_t group = 0; group < record.pages.size(); ++group) {
     for (const ItemId page : record.pages[group]) pins_.release_page(group, page);
@@ -121,12 +134,11 @@ bool RadixIndex::unpin(PinId id) {
     if (has_windows_ && !nodes_[run].is_root()) queue_windows(run);
   }
   if (nodes_[record.run].children == 0) set_candidate(record.run, true);
-  return true;
 }
 
 void RadixIndex::unpin_ending_at(NodeId run) {
   if (!pins_.covers(run)) return;
-  for (const PinId id : pins_.ending_at(run)) unpin(id);
+  for (const PinId id : pins_.ending_at(run)) end_pin(id);
 }
 
 bool RadixIndex::renew_pin(PinId id, std::uint64_t deadline) {
@@ -137,8 +149,9 @@ bool RadixIndex::renew_pin(PinId id, std::uint64_t deadline) {
 }
 
 void RadixIndex::lapse() {
+  const Change change(*this);
   while (const PinId id = pins_.lapsed(now_)) {
-    unpin(id);
+    end_pin(id);
     ++lapsed_leases_;
   }
 }

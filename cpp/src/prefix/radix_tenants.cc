@@ -78,6 +78,7 @@ void RadixIndex::count_blocks(NodeId id, std::int64_t blocks) {
 // ---- A tenant's own order -----------------------------------------------------------------------
 
 void RadixIndex::set_quota(std::string_view tenant, const std::optional<Quota>& quota) {
+  const Change change(*this);
   const TenantId id = quota ? tenants_.enter(tenant) : tenants_.find(tenant);
   if (id == kNobody) return;
   if (!quota) {
@@ -88,22 +89,21 @@ void RadixIndex::set_quota(std::string_view tenant, const std::optional<Quota>& 
     policy_ = std::exchange(orders_, nullptr)->take_all();
     return;
   }
-  if (orders_ == nullptr) {
-    auto make = make_policy_;  // all that can fail comes before the policy is given away
-    orders_ = new evict::TenantPolicies(std::move(policy_), *this, std::move(make));
-    policy_.reset(orders_);
-  }
-  if (!orders_->has(id)) {
-    orders_->add(id);
-    try {
-      if (tenants_[id].items > 0 || tenants_[id].runs > 0) describe(id);
-    } catch (...) {
-      orders_->remove(id);  // half a picture of a tenant is none
-      throw;
-    }
+  if (orders_ == nullptr || !orders_->has(id)) {
+    start_order(id);
+    if (tenants_[id].items > 0 || tenants_[id].runs > 0) describe(id);
   }
   tenants_.set_quota(id, quota);
   trim(id);
+}
+
+void RadixIndex::start_order(TenantId tenant) {
+  if (orders_ == nullptr) {
+    auto make = make_order_;  // all that can fail comes before the policy is given away
+    orders_ = new evict::TenantPolicies(std::move(policy_), *this, std::move(make));
+    policy_.reset(orders_);
+  }
+  orders_->add(tenant);
 }
 
 void RadixIndex::join_path(TenantId tenant, NodeId root, const std::vector<NodeId>& path,
@@ -187,8 +187,14 @@ void RadixIndex::trim(TenantId tenant) {
   }
 }
 
-void RadixIndex::trim(std::string_view tenant) {
-  if (const TenantId id = tenants_.find(tenant); id != kNobody) trim(id);
+void RadixIndex::trim(std::string_view tenant) noexcept {
+  try {
+    const TenantId id = tenants_.find(tenant);
+    if (id == kNobody || !tenants_[id].is_over()) return;
+    const Change change(*this);
+    trim(id);
+  } catch (const std::bad_alloc&) {  // what is beyond the quota goes later, or has gone
+  }
 }
 
 // ---- What a quota lets in -----------------------------------------------------------------------
@@ -364,6 +370,7 @@ bool RadixIndex::admit(const std::vector<NodeId>& path, Insertion& what, Portion
 
 std::uint64_t RadixIndex::erase_tenant(std::string_view tenant,
                                        const std::function<bool(std::string_view)>& chosen) {
+  const Change change(*this);
   reap(SIZE_MAX);
   const std::uint64_t before = counts_.blocks;
   std::vector<NodeId> roots;
@@ -382,6 +389,7 @@ std::uint64_t RadixIndex::erase_tenant(std::string_view tenant,
 
 std::uint64_t RadixIndex::erase_tenant(std::string_view tenant, const SpaceRef& space,
                                        std::span<const std::int32_t> tokens) {
+  const Change change(*this);
   reap(SIZE_MAX);
   const TenantId id = tenants_.find(tenant);
   const NodeId root = root_of(space, false);
@@ -442,7 +450,7 @@ bool RadixIndex::erase_run(NodeId id, TenantId tenant) {
   } else {
     for (const std::uint32_t index : std::vector(nodes_[id].snapshots)) {
       if (owner(evict::snapshot_unit(index)) != tenant) continue;
-      for (const PinId pin : pins_.holding(index)) unpin(pin);
+      for (const PinId pin : pins_.holding(index)) end_pin(pin);
       remove_snapshot(index);
     }
   }

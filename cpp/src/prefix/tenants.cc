@@ -73,6 +73,16 @@ void TenantTable::drop_all() {
   }
 }
 
+void TenantTable::forget_all() noexcept {
+  drop_all();
+  for (std::vector<TenantId>& owners : owners_) owners.clear();
+  for (TenantId tenant = 0; tenant < tenants_.size(); ++tenant) {
+    tenants_[tenant].runs = 0;
+    tenants_[tenant].items = 0;
+    settle(tenant);
+  }
+}
+
 std::vector<TenantUsage> TenantTable::usage() const {
   std::vector<TenantUsage> all;
   for (const Tenant& tenant : tenants_) {

@@ -75,6 +75,8 @@ class TenantTable {
 
   // Nothing of what is charged is stored any more, though its memory comes back later.
   void drop_all();
+  // The same, and no item or run keeps a tenant's number; quotas stay.
+  void forget_all() noexcept;
 
   // By name.
   std::vector<TenantUsage> usage() const;

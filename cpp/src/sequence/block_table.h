@@ -36,8 +36,10 @@ class BlockTable {
   // Changes when an entry does; adding entries at the end does not count.
   std::uint64_t version() const { return version_; }
 
-  // Takes over shared pages that the caller has retained. REQUIRES: the table is empty.
+  // Takes over shared pages that the caller retains. REQUIRES: the table is empty.
   void adopt(std::vector<ItemId> pages);
+  // One more reference of each page.
+  void retain() const { pool_->retain_many(pages_); }
 
   // Makes every block of [first, last] an owned page and adds the copies this needs, in two steps:
   // how many pages it needs, then those pages. With room for the blocks reserved, and for the

@@ -8,6 +8,7 @@ namespace kvcache::sequence {
 
 Result<ItemId> DecodeRing::record(std::uint64_t position, arena::ItemSource& source) {
   KVCACHE_CHECK(depth_ > 0);
+  entries_.reserve(depth_);
   const auto owner = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& entry) { return entry.slot == cursor_; });
   ItemId item = kNoItem;

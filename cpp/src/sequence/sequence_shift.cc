@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/on_throw.h"
 #include "sequence/sequence_state.h"
 
 namespace kvcache::sequence {
@@ -84,10 +85,10 @@ Status SequenceState::plan_block(std::size_t group, std::uint64_t block, const S
       table.pages()[block] != kNoItem && table.owned(block) && cut >= shared_until_;
   ItemId page = in_place ? table.pages()[block] : kNoItem;
   if (!in_place) {
+    shift.fresh.push_back(kNoItem);
     const auto fresh = source.allocate(*pools_.pages[group]);
     if (!fresh) return fresh.status();
-    page = *fresh;
-    shift.fresh.push_back(page);
+    shift.fresh.back() = page = *fresh;
   }
   shift.pages.push_back(page);
   shift.owned.push_back(true);
@@ -123,6 +124,12 @@ Status SequenceState::missing_rows(std::size_t group, std::uint64_t position,
 Result<std::vector<GroupShift>> SequenceState::prepare_shift(const ShiftSpan& span,
                                                              arena::ItemSource& source) const {
   std::vector<GroupShift> shifts(tables_.size());
+  const auto release = [&] {
+    for (std::size_t group = 0; group < shifts.size(); ++group) {
+      pools_.pages[group]->release_many(shifts[group].fresh);
+    }
+  };
+  const base::OnThrow undo(release);
   const std::uint64_t blocks = ceil_div(length_ - span.drop, plan_->block_tokens());
   Status status;
   for (std::size_t group = 0; group < tables_.size() && status.is_ok(); ++group) {
@@ -131,9 +138,7 @@ Result<std::vector<GroupShift>> SequenceState::prepare_shift(const ShiftSpan& sp
     }
   }
   if (status.is_ok()) return shifts;
-  for (std::size_t group = 0; group < shifts.size(); ++group) {
-    pools_.pages[group]->release_many(shifts[group].fresh);
-  }
+  release();
   return status;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/on_throw.h"
 
 namespace kvcache::sequence {
 
@@ -50,6 +51,7 @@ void SequenceState::adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t 
   std::fill(written_.begin(), written_.end(), length);
   std::fill(records_.begin(), records_.end(), length);
   clip_frontiers();
+  for (const BlockTable& table : tables_) table.retain();
 }
 
 Status SequenceState::take_slot(arena::ItemSource& source) {
@@ -72,6 +74,7 @@ void SequenceState::release() {
 Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   SequenceState child(*plan_, *layers_, pools_, space_, media_, tokens_);
   child.epoch_ = epoch_;
+  const base::OnThrow undo([&child] { child.release(); });
   if (Status status = child.take_slot(source); !status) return status;
   for (std::size_t group = 0; group < tables_.size(); ++group) {
     child.tables_[group] = tables_[group].fork();
@@ -86,6 +89,7 @@ Result<SequenceState> SequenceState::fork(arena::ItemSource& source) {
   child.written_ = written_;
   child.records_ = records_;
   child.clip_frontiers();
+  child.snapshots_.reserve(snapshots_.size());
   for (const SnapshotRef& held : snapshots_) {
     pools_.retain(held);
     child.snapshots_.push_back(held);
@@ -100,6 +104,8 @@ bool SequenceState::has_windows() const {
   const auto& groups = plan_->groups();
   return std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.forgets(); });
 }
+
+void SequenceState::reserve_snapshot() { snapshots_.reserve(snapshots_.size() + 1); }
 
 void SequenceState::hold_snapshot(const SnapshotRef& taken) {
   for (SnapshotRef& held : snapshots_) {

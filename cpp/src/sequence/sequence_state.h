@@ -80,7 +80,7 @@ class SequenceState {
 
   // ---- Life (locked) ----
   void join_epoch(std::uint64_t epoch) { epoch_ = epoch; }
-  // Takes over pages of [0, length) that the caller has retained.
+  // Shares pages of [0, length). Where memory runs out, none is.
   void adopt(std::vector<std::vector<ItemId>> pages, std::uint64_t length);
   Status take_slot(arena::ItemSource& source);
   // Gives everything back. The object is spent.
@@ -155,6 +155,8 @@ class SequenceState {
   std::uint64_t publishable() const;
 
   // ---- Snapshots and rewinding ----
+  // Own. hold_snapshot() cannot fail after it.
+  void reserve_snapshot();
   // Locked. Takes over a snapshot at length() that the caller has filled; it replaces one of the
   // same format there.
   void hold_snapshot(const SnapshotRef& taken);
