@@ -7,10 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvcache.cache import policy_names
-from kvcache.cli.console import report_console
+from kvcache.cli.console import json_text, report_console
 from kvcache.cli.model import load_model
 from kvcache.cli.progress import progress_bar
 from kvcache.errors import InvalidArgumentError, KVCacheError, KVCacheIOError
@@ -207,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
             bar.show(report.requests, f"hit rate {rate:.1%}, mismatches {wrong}")
 
         report = run_job(job, on_start=bar.start, on_request=show)
-    text = msgspec.json.encode(report.to_dict()).decode()
+    text = json_text(report.to_dict())
     _write(args.out, text)
     if args.json:
         print(text)
@@ -248,7 +246,7 @@ def _compare(
         trace="generated" if args.trace is None else str(args.trace),
         real_bytes=job.real_bytes,
     )
-    text = msgspec.json.encode(document).decode()
+    text = json_text(document)
     _write(args.out, text)
     try:
         if args.json:
