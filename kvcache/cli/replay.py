@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import policy_names
+from kvcache.cli.arguments import directory
 from kvcache.cli.console import json_text, report_console
 from kvcache.cli.model import load_model
 from kvcache.cli.progress import progress_bar
@@ -142,7 +143,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     option(
         "--disk",
         metavar="DIR",
-        type=Path,
+        type=directory,
         help="keep what is published in a disk tier as well, and go on with what is in it; "
         "DIR is made when it is not there",
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from kvcache.cli.arguments import directory
 from kvcache.cli.console import json_text, report_console
 from kvcache.errors import InvalidArgumentError, NotFoundError
 from kvcache.stored import check_stored, collect_stored, kind_of
@@ -35,7 +35,7 @@ def _parser(subparsers: Any, name: str, what: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name, help=what, description=f"{what.capitalize()}.", allow_abbrev=False
     )
-    parser.add_argument("path", metavar="PATH", type=Path, help="its directory")
+    parser.add_argument("path", metavar="PATH", type=directory, help="its directory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

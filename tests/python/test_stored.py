@@ -186,6 +186,16 @@ def test_what_is_no_path_and_what_the_system_refuses_is_told_apart(tmp_path: Pat
         collect_stored(tier(tmp_path / "t", prompts=1), -1)
 
 
+@pytest.mark.parametrize("arguments", [["inspect", ""], ["gc", ""], ["replay", "--disk", ""]])
+def test_an_empty_name_is_not_this_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, arguments: list[str]
+) -> None:
+    tier(tmp_path, prompts=1)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        run(*arguments)
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify", "gc"])
 def test_what_is_neither_is_refused_in_one_line(tmp_path: Path, run: Run, command: str) -> None:
     for path in (tmp_path, tmp_path / "absent"):
