@@ -298,10 +298,15 @@ def _models(paths: list[Path] | None) -> list[tuple[str, Model]]:
     models: dict[str, Model] = {}
     for path in paths:
         own = path.parent if path.name == "config.json" else path
-        name = own.resolve().name.removesuffix(".json") if path != _STDIN else "stdin"
+        name = "stdin" if path == _STDIN else _name_of(own)
         taken = sum(known == name or known.startswith(f"{name} (") for known in models)
         models[f"{name} ({taken + 1})" if taken else name] = load_model(path)
     return list(models.items())
+
+
+def _name_of(path: Path) -> str:
+    """The last name, of a link its own."""
+    return Path(os.path.abspath(path)).name.removesuffix(".json")  # noqa: PTH100 - follows links
 
 
 def _storages(text: str) -> list[str]:
