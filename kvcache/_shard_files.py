@@ -19,7 +19,7 @@ from kvcache._shard_moves import (
     share_of,
 )
 from kvcache.cache import Cache
-from kvcache.errors import CorruptionError, InvalidArgumentError, NotFoundError, UnsupportedError
+from kvcache.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from kvcache.plan import StatePlan
 from kvcache.state import StateKind
 from kvcache.storage import parse_storage, stored_as
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Head", "Source", "rank_directory"]
 
-_RANK = re.compile(r"rank-(\d{5})-of-(\d{5})")
+_RANK = re.compile(r"rank-(\d{5})-of-(\d{5})", re.ASCII)
 _MOST_RANKS = 99_999
 _STORAGES = ("f16", "int8", "bf16", "f32")
 _SLACK_BYTES = 64 << 20  # of address space: what is not used takes no memory
@@ -72,7 +72,7 @@ class Head:
 
 def folders_of(paths: Any) -> list[Path]:
     """The directories of all ranks, in order."""
-    if isinstance(paths, str | os.PathLike):
+    if isinstance(paths, str | bytes | os.PathLike):
         return _ranks_in(Path(os.fsdecode(as_path(paths))))
     listed = list(paths) if isinstance(paths, Iterable) else []
     if not listed:
@@ -84,12 +84,30 @@ def folders_of(paths: Any) -> list[Path]:
             raise InvalidArgumentError(
                 f"paths[{rank}]: {folder.name} is in the place of rank {rank} of {len(folders)}"
             )
+    _check_apart(folders)
     return folders
+
+
+def _check_apart(folders: list[Path]) -> None:
+    """That no rank stands for another one: files do not tell which one they are of."""
+    ranks: dict[tuple[int, int], int] = {}
+    for rank, folder in enumerate(folders):
+        try:
+            info = folder.stat()
+        except (OSError, ValueError):
+            continue  # said when it is read
+        first = ranks.setdefault((info.st_dev, info.st_ino), rank)
+        if first != rank:
+            raise InvalidArgumentError(f"paths[{rank}]: is the directory of paths[{first}]")
 
 
 def _ranks_in(root: Path) -> list[Path]:
     try:
-        names = [found for each in root.iterdir() if (found := _RANK.fullmatch(each.name))]
+        names = [
+            found
+            for each in root.iterdir()
+            if (found := _RANK.fullmatch(each.name)) and int(found[1]) < int(found[2])
+        ]
     except (OSError, ValueError) as error:
         raise NotFoundError(f"{root}: {error}") from None
     sizes = sorted({int(name[2]) for name in names})
@@ -101,31 +119,30 @@ def _ranks_in(root: Path) -> list[Path]:
         )
     missing = sorted(set(range(sizes[0])) - {int(name[1]) for name in names})
     if missing:
-        raise InvalidArgumentError(f"paths: {root} lacks the ranks {missing} of {sizes[0]}")
+        shown = f"{', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
+        raise InvalidArgumentError(
+            f"paths: {root} lacks {len(missing)} of {sizes[0]} ranks: {shown}"
+        )
     return [rank_directory(root, sizes[0], rank) for rank in range(sizes[0])]
 
 
 def read_heads(folders: list[Path]) -> Head:
     """What the files say, the same on every rank."""
-    heads: list[dict[str, Any]] = []
-    for folder in folders:
-        found = _core.check_prompt_cache(as_path(folder), False)
-        for problem in found.problems:
-            raise CorruptionError(os.fsdecode(problem))
-        tokens = _core.read_prompt_tokens(as_path(folder))
+    first, *others = (_core.read_prompt_prefix(as_path(folder)) for folder in folders)
+    tokens = first.tokens
+    for rank, other in enumerate(others, 1):
         alike = {
-            "prefix": tokens.tobytes(),
-            "fingerprint": found.fingerprint,
-            "space": found.space,
-            "snapshots": tuple(found.snapshots),
+            "prefix": np.array_equal(other.tokens, tokens),
+            "fingerprint": other.fingerprint == first.fingerprint,
+            "space": other.space == first.space,
+            "snapshots": other.snapshots == first.snapshots,
         }
-        heads.append(alike)
-        for name, value in alike.items():
-            if value != heads[0][name]:
+        for name, same in alike.items():
+            if not same:
                 raise InvalidArgumentError(
-                    f"paths[{len(heads) - 1}]: its {name} is another than that of paths[0]"
+                    f"paths[{rank}]: its {name} is another than that of paths[0]"
                 )
-    return Head(tokens, heads[0]["fingerprint"], heads[0]["snapshots"])
+    return Head(tokens, first.fingerprint, tuple(first.snapshots))
 
 
 def plan_of(
@@ -248,7 +265,6 @@ class Source:
         memory = self.cache.pages(decl.layer, decl.component)
         positions = np.arange(start, end)
         block = self.cache.plan.block_tokens
-        assert sequence is not None
         where = sequence.block_table(memory.group)[positions // block], positions % block
         if bool(np.any(where[0] < 0)):
             raise UnsupportedError(f"{decl.id}: its window and that of its layer differ")

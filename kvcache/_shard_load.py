@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvcache._arguments import Media, as_instances
+from kvcache._arguments import Media, as_instances, as_media
 from kvcache._prefix_fill import Prefix, check_budget, complete, needed_rows, windowed_layers
 from kvcache._shard_files import Source, folders_of, needed_ranks, plan_of, read_heads
 from kvcache._shard_moves import (
@@ -77,18 +77,18 @@ def load(
         Positions made usable in every cache.
 
     Raises:
-        InvalidArgumentError: ranks that hold different prefixes, are missing, or are in another
-            order than their names say; caches that do not store ``model`` divided, or not alike.
-        NotFoundError: there is no prompt cache. CorruptionError: a file is damaged.
+        InvalidArgumentError: ranks of different prefixes, missing, twice, or in another order than
+            their names say; caches that do not store ``model`` divided, or not alike.
+        NotFoundError: ``paths`` is no directory. CorruptionError: a file is damaged or missing.
         UnsupportedError: another model, namespace, adapter or salt; another storage format without
             ``convert``; or a state that cannot be divided, as in `reshard`.
         OutOfCapacityError: no room in a cache; no cache keeps any of it.
-        KVCacheIOError: the system refused.
+        KVCacheIOError: a directory is not there, or the system refused.
     """
     whole, parts = whole_state(model), dict(model.channel_parts)
     targets, wanted = _targets(model, caches, ranks, world_size)
     folders = folders_of(paths)
-    space = {"namespace": namespace, "adapter": adapter, "salt": salt, "media": list(media)}
+    space = {"namespace": namespace, "adapter": adapter, "salt": salt, "media": as_media(media)}
     saved = read_heads(folders)
     size = len(folders)
     plan = plan_of(whole, parts, targets[0].plan, saved, size, convert=bool(convert))

@@ -96,8 +96,11 @@ class DiskTier:
 
     def core(self) -> _core.DiskTierOptions:
         """The options as the compiled core takes them."""
+        path = as_path(self.path)
+        if not path:
+            raise InvalidArgumentError("path: expected a directory, got an empty one")
         return _core.DiskTierOptions(
-            path=as_path(self.path),
+            path=path,
             max_bytes=parse_bytes(self.max_bytes, name="max_bytes"),
             access=_core.TierAccess[TierAccess(self.access).name],
             durability=_core.Durability[Durability(self.durability).name],

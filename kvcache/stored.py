@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvcache import _core
-from kvcache._arguments import as_path
+from kvcache._arguments import as_count, as_path
 from kvcache.errors import InvalidArgumentError, KVCacheIOError, NotFoundError
 from kvcache.published.manifest import SCHEMA
 from kvcache.published.report import examine, is_published
@@ -25,7 +25,8 @@ __all__ = ["Collected", "StoredReport", "check_stored", "collect_stored", "kind_
 
 Kind = Literal["disk tier", "prompt cache", "published prompt cache"]
 
-_LEFT_OVER = re.compile(r"\.kvcache-tmp-(\d+)-\d+-\d+")
+_GENERATION = re.compile(r"generation-\d+-[0-9a-f]{64}", re.ASCII)
+_LEFT_OVER = re.compile(r"\.kvcache-tmp-(\d+)-\d+-\d+", re.ASCII)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,13 +88,27 @@ class Collected:
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind | None:
-    """What a directory claims to be, or None."""
-    where = Path(os.fsdecode(path))
-    if os.path.lexists(where / "TIER"):
+    """What a directory claims to be, or None.
+
+    Raises:
+        InvalidArgumentError: ``path`` is none. KVCacheIOError: the system refused.
+    """
+    where = Path(os.fsdecode(as_path(path)))
+    if _is_there(where / "TIER"):
         return "disk tier"
-    if not os.path.lexists(where / "CURRENT"):
+    if not _is_there(where / "CURRENT"):
         return None
     return "published prompt cache" if is_published(where) else "prompt cache"
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        raise KVCacheIOError(f"cannot open {path.parent}: {error}") from None
+    return True
 
 
 def check_stored(path: str | os.PathLike[str], *, deep: bool) -> StoredReport:
@@ -178,7 +193,8 @@ def collect_stored(path: str | os.PathLike[str], max_bytes: int | None = None) -
     if kind == "published prompt cache":
         raise InvalidArgumentError(f"{os.fsdecode(path)}: another program's; it is only read here")
     if kind == "disk tier":
-        done = _core.collect_disk_tier(as_path(path), max_bytes)
+        most = None if max_bytes is None else as_count(max_bytes, "max_bytes")
+        done = _core.collect_disk_tier(as_path(path), most)
         return Collected(
             removed_files=done.removed_segments,
             removed_bytes=done.removed_bytes,
@@ -200,12 +216,13 @@ def _collect_prompt_cache(path: Path) -> Collected:
         # Read under the lock, under which it changes.
         current = os.fsdecode(_core.check_prompt_cache(as_path(path), False).generation)
         generations = path / ".generations"
-        removed = [
+        old = [
             entry
-            for entry in (*generations.iterdir(), *path.iterdir())
-            if (entry.name.startswith("generation-") and entry.name != current)
-            or _is_left_over(entry.name)
+            for entry in _folders_in(generations)
+            if _GENERATION.fullmatch(entry.name) and entry.name != current
         ]
+        inside = (*_folders_in(generations), *_folders_in(path))
+        removed = [*old, *(entry for entry in inside if _is_left_over(entry.name))]
         count = sum(map(_tree_bytes, removed))
         for entry in removed:
             shutil.rmtree(entry)
@@ -215,6 +232,12 @@ def _collect_prompt_cache(path: Path) -> Collected:
     finally:
         os.close(directory)
     return Collected(removed_files=len(removed), removed_bytes=count, kept_bytes=kept)
+
+
+def _folders_in(path: Path) -> list[Path]:
+    """What a writer of ours may have made there: no file, and no link to a directory elsewhere."""
+    with os.scandir(path) as entries:
+        return [path / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _is_left_over(name: str) -> bool:

@@ -10,6 +10,7 @@ namespace py = pybind11;
 
 void bind_prompt_cache(py::module_& m) {
   using kvcache::PromptCacheReport;
+  using kvcache::PromptPrefix;
   using kvcache::ShardReport;
   py::class_<ShardReport>(m, "ShardReport")
       .def_readonly("file", &ShardReport::file)
@@ -31,13 +32,17 @@ void bind_prompt_cache(py::module_& m) {
     const kvcache::bindings::ReleaseGil nogil;
     return kvcache::bindings::unwrap(kvcache::check_prompt_cache(where, deep));
   });
-  m.def("read_prompt_tokens", [](const py::bytes& path) {
+  py::class_<PromptPrefix>(m, "PromptPrefix")
+      .def_readonly("fingerprint", &PromptPrefix::fingerprint)
+      .def_readonly("space", &PromptPrefix::space)
+      .def_readonly("snapshots", &PromptPrefix::snapshots)
+      .def_property_readonly("tokens", [](const PromptPrefix& prefix) {
+        return py::array_t<std::int32_t>(static_cast<py::ssize_t>(prefix.tokens.size()),
+                                         prefix.tokens.data());
+      });
+  m.def("read_prompt_prefix", [](const py::bytes& path) {
     const std::string where = path;
-    std::vector<std::int32_t> tokens;
-    {
-      const kvcache::bindings::ReleaseGil nogil;
-      tokens = kvcache::bindings::unwrap(kvcache::read_prompt_tokens(where));
-    }
-    return py::array_t<std::int32_t>(static_cast<py::ssize_t>(tokens.size()), tokens.data());
+    const kvcache::bindings::ReleaseGil nogil;
+    return kvcache::bindings::unwrap(kvcache::read_prompt_prefix(where));
   });
 }

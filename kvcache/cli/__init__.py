@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvcache import _core
 from kvcache.cli import doctor, plan, replay, schema, stored
+from kvcache.cli.console import printable
 from kvcache.errors import KVCacheError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         sys.stdout.flush()
     except KVCacheError as error:
-        message = " ".join(str(error).split("\n"))
+        message = printable(" ".join(str(error).split("\n")))
         print(f"kvcache {args.command}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -69,10 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Streams the caller closed, which Python has as None, lead nowhere."""
+    """Streams the caller closed, which Python has as None, lead nowhere; others take any name."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - ours to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:

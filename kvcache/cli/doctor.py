@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich.table import Table
 
-from kvcache.cli.console import report_console
+from kvcache.cli.console import json_text, report_console
 from kvcache.tiers.doctor import Finding, Verdict, check_server
 from kvcache.tiers.remote import ValkeyTier
 
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     healthy = all(each.verdict != Verdict.PROBLEM for each in findings)
     if args.json:
         document = {"healthy": healthy, "findings": [asdict(each) for each in findings]}
-        print(msgspec.json.encode(document).decode())
+        print(json_text(document))
     else:
         report_console().print(_table(findings))
     return 0 if healthy else 1

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kvcache.cli.console import report_console
+from kvcache.cli.console import json_text, report_console
 from kvcache.cli.model import load_model
 from kvcache.enums import DType
 from kvcache.errors import InvalidArgumentError, KVCacheError
@@ -210,7 +209,7 @@ def _print_json(reports: list[tuple[ModelPlan, EngineReport | None]]) -> None:
         {**plan.to_dict(), "engine": None if engine is None else engine.to_dict()}
         for plan, engine in reports
     ]
-    print(msgspec.json.encode(found[0] if len(found) == 1 else found).decode())
+    print(json_text(found[0] if len(found) == 1 else found))
 
 
 def _print_plan(console: Console, plan: ModelPlan) -> None:
@@ -254,7 +253,7 @@ def _print_plan(console: Console, plan: ModelPlan) -> None:
         console.print(_fit_line(plan.fit, plan.tokens))
     console.print(_terms(plan))
     for note in plan.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
 
 
 def _fit_line(fit: Fit, length: int) -> str:
@@ -294,7 +293,7 @@ def _print_engine(console: Console, report: EngineReport) -> None:
     if report.concurrency is not None:
         console.print(f"longest sequences at once: {report.concurrency:.2f}")
     for note in report.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvcache.cache import policy_names
-from kvcache.cli.console import report_console
+from kvcache.cli.arguments import directory
+from kvcache.cli.console import json_text, report_console
 from kvcache.cli.model import load_model
 from kvcache.cli.progress import progress_bar
 from kvcache.errors import InvalidArgumentError, KVCacheError, KVCacheIOError
@@ -144,7 +143,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     option(
         "--disk",
         metavar="DIR",
-        type=Path,
+        type=directory,
         help="keep what is published in a disk tier as well, and go on with what is in it; "
         "DIR is made when it is not there",
     )
@@ -207,7 +206,7 @@ def run(args: argparse.Namespace) -> int:
             bar.show(report.requests, f"hit rate {rate:.1%}, mismatches {wrong}")
 
         report = run_job(job, on_start=bar.start, on_request=show)
-    text = msgspec.json.encode(report.to_dict()).decode()
+    text = json_text(report.to_dict())
     _write(args.out, text)
     if args.json:
         print(text)
@@ -248,7 +247,7 @@ def _compare(
         trace="generated" if args.trace is None else str(args.trace),
         real_bytes=job.real_bytes,
     )
-    text = msgspec.json.encode(document).decode()
+    text = json_text(document)
     _write(args.out, text)
     try:
         if args.json:
@@ -299,10 +298,15 @@ def _models(paths: list[Path] | None) -> list[tuple[str, Model]]:
     models: dict[str, Model] = {}
     for path in paths:
         own = path.parent if path.name == "config.json" else path
-        name = own.resolve().name.removesuffix(".json") if path != _STDIN else "stdin"
+        name = "stdin" if path == _STDIN else _name_of(own)
         taken = sum(known == name or known.startswith(f"{name} (") for known in models)
         models[f"{name} ({taken + 1})" if taken else name] = load_model(path)
     return list(models.items())
+
+
+def _name_of(path: Path) -> str:
+    """The last name, of a link its own."""
+    return Path(os.path.abspath(path)).name.removesuffix(".json")  # noqa: PTH100 - follows links
 
 
 def _storages(text: str) -> list[str]:

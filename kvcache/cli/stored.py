@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich.table import Table
 
-from kvcache.cli.console import report_console
+from kvcache.cli.arguments import directory
+from kvcache.cli.console import json_text, report_console
 from kvcache.errors import InvalidArgumentError, NotFoundError
 from kvcache.stored import check_stored, collect_stored, kind_of
 from kvcache.units import format_bytes, parse_bytes
@@ -36,7 +35,7 @@ def _parser(subparsers: Any, name: str, what: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name, help=what, description=f"{what.capitalize()}.", allow_abbrev=False
     )
-    parser.add_argument("path", metavar="PATH", type=Path, help="its directory")
+    parser.add_argument("path", metavar="PATH", type=directory, help="its directory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -61,7 +60,7 @@ def _gc(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--max-bytes: {args.path} is a {kind}, which is kept whole")
     done = collect_stored(args.path, cap)
     if args.json:
-        print(msgspec.json.encode(done.to_dict()).decode())
+        print(json_text(done.to_dict()))
     else:
         print(
             f"removed {done.removed_files} entries of {format_bytes(done.removed_bytes)}, "
@@ -72,7 +71,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 def _show(report: StoredReport, *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(report.to_dict()).decode())
+        print(json_text(report.to_dict()))
         return
     console = report_console()
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -89,4 +88,4 @@ def _show(report: StoredReport, *, as_json: bool) -> None:
             table.add_row(*row)
         console.print("", table)
     for problem in report.problems:
-        console.print(f"DAMAGED: {problem}", markup=False, highlight=False)
+        console.print(f"DAMAGED: {problem}")

@@ -192,6 +192,7 @@ class Generation:
             folder = self._folder
             for step in folders:
                 folder = _enter(folder, step, self.where)
+                stack.close()  # one is open at a time, however deep they lie
                 stack.callback(os.close, folder)
             file = stack.enter_context(_open_file(folder, name, f"{self.where}/{path}"))
             yield file, os.fstat(file.fileno()).st_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from kvcache._arguments import Media, as_instance, as_tokens
+from kvcache._arguments import Media, as_instance, as_media, as_tokens
 from kvcache._prefix_fill import Prefix, check_budget, complete, needed_rows, windowed_layers
 from kvcache.cache import Cache
 from kvcache.codec import Bfloat16Array
@@ -93,6 +93,12 @@ def load_published(
     """
     ids = as_tokens(tokens)
     plan = as_instance(cache, Cache, "cache").plan
+    space: dict[str, Any] = {
+        "namespace": namespace,
+        "adapter": adapter,
+        "salt": salt,
+        "media": as_media(media),
+    }
     with Generation(path) as files:
         manifest = decode_manifest(files.manifest())
         check_expected(manifest, expected)
@@ -100,12 +106,6 @@ def load_published(
         check_tokens(manifest, ids)
         check_budget(cache, prefix.count)
         prefix.check()
-        space: dict[str, Any] = {
-            "namespace": namespace,
-            "adapter": adapter,
-            "salt": salt,
-            "media": list(media),
-        }
         with Prefix(cache, ids[: prefix.count], space, ttl) as new:
             if not new.is_resident:
                 prefix.fill(new.sequence)

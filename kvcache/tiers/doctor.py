@@ -8,7 +8,7 @@ import secrets
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvcache.errors import KVCacheIOError
 from kvcache.tiers.resp import ServerConnection, ServerError
@@ -87,11 +87,21 @@ def check_server(tier: ValkeyTier) -> list[Finding]:
 
 def _info(server: ServerConnection) -> dict[str, str]:
     try:
-        text = server.ask("INFO").decode(errors="replace")
+        text = _text(server.ask("INFO"))
     except ServerError:
         return {}
     lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
     return {name: value for name, colon, value in lines if colon}
+
+
+def _text(answer: Any) -> str:
+    """What a server tells as text; "" where it tells anything else."""
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else ""
+
+
+def _number(text: str) -> int | None:
+    """A number of 64 bits or less, or None."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _settings(server: ServerConnection) -> dict[str, str]:
@@ -103,7 +113,7 @@ def _settings(server: ServerConnection) -> dict[str, str]:
         except ServerError:
             continue
         if isinstance(answer, list) and len(answer) == 2:
-            found[name] = answer[1].decode(errors="replace")
+            found[name] = _text(answer[1])
     return found
 
 
@@ -130,24 +140,23 @@ def _version(info: Mapping[str, str]) -> Finding:
     text = info.get(f"{kind}_version", "")
     if not text:
         return Finding("version", "not told", Verdict.ADVICE, "let the user call INFO")
-    major = text.partition(".")[0]
-    old = not major.isdecimal() or int(major) < _OLDEST[kind]
+    old = (_number(text.partition(".")[0]) or 0) < _OLDEST[kind]
     verdict = Verdict.ADVICE if old else Verdict.OK
     return Finding("version", f"{kind} {text}", verdict, "use Valkey 8 or later" if old else "")
 
 
 def _memory(info: Mapping[str, str], settings: Mapping[str, str]) -> Finding:
-    text = settings["maxmemory"]
-    used = info.get("used_memory", "0")
-    if not text.isdecimal():
+    most = _number(settings["maxmemory"])
+    if most is None:
         return Finding("maxmemory", "not told", Verdict.ADVICE, "see that it has one")
-    if int(text) == 0:
+    if most == 0:
         advice = (
             "set maxmemory to what the machine can spare: without it the system kills the server"
         )
         return Finding("maxmemory", "none", Verdict.PROBLEM, advice)
-    shown = f"{format_bytes(int(text))}, {format_bytes(int(used))} used"
-    return Finding("maxmemory", shown)
+    used = _number(info.get("used_memory", ""))
+    shown = format_bytes(most)
+    return Finding("maxmemory", shown if used is None else f"{shown}, {format_bytes(used)} used")
 
 
 def _policy(settings: Mapping[str, str], tier: ValkeyTier) -> Finding:

@@ -34,6 +34,7 @@ _KINDS = {
     "some of it is damaged and left out": ("damaged_records",),
 }
 _PORT = 6379
+_SOCKET_BYTES = 107
 _TLS = ("valkeys", "rediss")
 _TOPOLOGY = ("cluster", "sentinel")
 
@@ -95,7 +96,7 @@ class ValkeyTier:
         """Where the server listens."""
         parts = _split(self.url)
         if parts.scheme == "unix":
-            return Address(path=unquote(parts.path))
+            return Address(path=_socket_path(parts))
         return Address(host=parts.hostname or "", port=_port(parts))
 
     def core(self) -> _core.RemoteTierOptions:
@@ -162,6 +163,16 @@ def _split(url: str) -> SplitResult:
 
 def _port(parts: SplitResult) -> int:
     return as_count(_PORT if parts.port is None else parts.port, "url: port", least=1, most=65535)
+
+
+def _socket_path(parts: SplitResult) -> str:
+    path = unquote(parts.path)
+    size = len(os.fsencode(path))
+    if "\0" in path or size > _SOCKET_BYTES:
+        raise InvalidArgumentError(
+            f"url: a socket's path has at most {_SOCKET_BYTES} bytes, none of them 0; got {size}"
+        )
+    return path
 
 
 def _database(parts: SplitResult) -> int | None:

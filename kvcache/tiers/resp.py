@@ -6,6 +6,7 @@ Source: the published description of RESP2, https://valkey.io/topics/protocol/.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,26 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kvcache.tiers.remote import ValkeyTier
+    from kvcache.tiers.remote import Address, ValkeyTier
 
 __all__ = ["ServerConnection", "ServerError"]
 
 _MOST_BYTES = 16 << 20
 _MOST_ITEMS = 4096
 _MOST_DEPTH = 4
+
+
+def _connect(address: Address, seconds: float) -> socket.socket:
+    if not address.path:
+        connected = socket.create_connection((address.host, address.port), seconds)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+    with contextlib.ExitStack() as stack:
+        connected = stack.enter_context(socket.socket(socket.AF_UNIX))
+        connected.settimeout(seconds)
+        connected.connect(address.path)
+        stack.pop_all()
+    return connected
 
 
 class ServerError(KVCacheIOError):
@@ -40,23 +54,19 @@ class ServerConnection:
     def __init__(self, tier: ValkeyTier) -> None:
         self._seconds = tier.deadline_seconds
         self._name = tier.url
-        options = tier.address()
-        try:
-            if options.path:
-                self._socket = socket.socket(socket.AF_UNIX)
-                self._socket.settimeout(self._seconds)
-                self._socket.connect(options.path)
-            else:
-                address = (options.host, options.port)
-                self._socket = socket.create_connection(address, self._seconds)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise KVCacheIOError(f"{self._name}: {error.strerror or error}") from error
         self._pending = bytearray()
-        if tier.password:
-            self.ask("AUTH", *([tier.user] if tier.user else []), tier.password)
-        if tier.database:
-            self.ask("SELECT", str(tier.database))
+        try:
+            self._socket = _connect(tier.address(), self._seconds)
+        except (OSError, ValueError) as error:  # ValueError: what is no name of a host
+            text = getattr(error, "strerror", None) or error
+            raise KVCacheIOError(f"{self._name}: {text}") from error
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._socket.close)
+            if tier.password:
+                self.ask("AUTH", *([tier.user] if tier.user else []), tier.password)
+            if tier.database:
+                self.ask("SELECT", str(tier.database))
+            stack.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -347,3 +348,30 @@ def test_a_model_with_images_is_refused(make: Make, weights: Path) -> None:
 def test_a_model_without_its_file_is_told(make: Make, tmp_path: Path) -> None:
     with pytest.raises(KVCacheIOError, match=r"model_path: .*No such file"):
         make(model=Model(tmp_path / "gone.gguf"))
+
+
+@pytest.mark.parametrize("attribute", ["model_path", "lora_path"])
+def test_a_model_whose_file_is_none_is_told(
+    make: Make, weights: Path, tmp_path: Path, attribute: str
+) -> None:
+    def made(path: Any) -> Any:
+        model = Model(weights)
+        setattr(model, attribute, path)
+        return make(model=model)
+
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):  # a pipe without a writer would block for ever
+        with pytest.raises(KVCacheIOError, match=f"{attribute}: .*not a plain file"):
+            made(str(path))
+    with pytest.raises(KVCacheIOError, match=f"{attribute}: .*null byte"):
+        made("a\0b")
+    with pytest.raises(InvalidArgumentError, match=f"{attribute} is no path: 7"):
+        made(7)
+    made(os.fsencode(weights))
+
+
+def test_a_model_without_parameters_is_refused(make: Make, weights: Path) -> None:
+    model = Model(weights)
+    model.context_params = None
+    with pytest.raises(InvalidArgumentError, match=r"expected a llama_cpp\.Llama"):
+        make(model=model)

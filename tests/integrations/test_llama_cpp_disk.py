@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,42 @@ def test_a_head_that_lies_of_sizes_takes_no_memory(path: Path) -> None:
     file.write_bytes(head)
     with pytest.warns(KVCacheWarning, match="its head tells of"):
         assert range(20) not in LlamaDiskCache(path, model="m")
+
+
+def test_a_file_of_holes_is_not_read_into_memory(path: Path) -> None:
+    """A head may promise what a sparse file bears out at no cost."""
+    kept, file = stored(path, [1]), stored(path)
+    head = bytearray(file.read_bytes()[:84])
+    head[44:52] = b"\xff" * 8  # n_ctx and n_tokens
+    head[56:60] = head[68:76] = b""
+    head[56:56] = bytes(4)
+    head[68:68] = bytes(8)
+    file.write_bytes(head)
+    os.truncate(file, 84 + 4 * (2**32 - 1))
+    tracemalloc.start()
+    try:
+        with pytest.warns(KVCacheWarning, match="4294967295 tokens, at most"):
+            assert range(20) not in LlamaDiskCache(path, "1TiB", model="m")
+        reader = LlamaDiskCache(path, "1MiB", model="m")
+        shutil.copyfile(kept, file)
+        os.truncate(file, 1 << 34)
+        with pytest.warns(KVCacheWarning, match="exceeds capacity_bytes=1048576"):
+            assert [1, 2] in reader
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_states_that_the_system_keeps_are_told(path: Path) -> None:
+    cache = LlamaDiskCache(path, model="m")
+    for last in range(3):
+        cache[[7, last]] = state([7, last])
+    file = files(path)[1]
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(KVCacheIOError, match=rf"1 of 3 states cannot be removed.*{file.name}"):
+        cache.clear()
+    assert files(path) == [file]
 
 
 def test_a_file_under_the_name_of_another_is_refused(path: Path) -> None:

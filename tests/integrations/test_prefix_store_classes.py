@@ -273,13 +273,15 @@ def test_a_prompt_that_does_not_fit_is_generated_and_not_stored() -> None:
         ({"token_healing": True}, UnsupportedError, "token_healing: what it runs"),
         ({"custom_generate": "somewhere"}, UnsupportedError, "custom_generate: what it runs"),
         ({"marks": [-1]}, InvalidArgumentError, "marks"),
+        ({"marks": 5}, InvalidArgumentError, "marks: expected positions"),
+        ({"store": None}, InvalidArgumentError, "store: expected a PrefixStore"),
     ],
 )
 def test_what_generate_refuses(options: dict[str, Any], error: type[Exception], match: str) -> None:
     model = tiny_model("llama")
     store = store_of(model)
     with pytest.raises(error, match=match):
-        stored_answer(model, store, prompt(20), **options)
+        generate(model, prompt(20), **{"store": store, "max_new_tokens": 2, **options})
     assert store.cache.stats().open_sequences == 0
 
 
@@ -306,13 +308,29 @@ def test_what_insert_and_lookup_refuse() -> None:
         store.insert(ids, live, length=19)
     with pytest.raises(UnsupportedError, match="cache class of their own"):
         store.insert(ids, [(1, 2)])
-    with pytest.raises(InvalidArgumentError, match="context: expected tensors"):
-        store.lookup(ids, context=3.5)
+    for context in (
+        3.5,
+        np.array([object()]),  # its bytes are addresses, the same for what has changed
+        torch.eye(3).to_sparse(),
+        torch.ones(3, device="meta"),
+        ["a", "\ud800"],
+    ):
+        with pytest.raises(InvalidArgumentError, match="context: "):
+            store.lookup(ids, context=context)
+    live.layers[1].keys = None
+    with pytest.raises(InvalidArgumentError, match=r"layers\[1\]: expected .*, got .*values"):
+        store.insert(ids, live)
     other = transformers.DynamicCache(config=tiny_config("llama", num_hidden_layers=2))
     stored_answer(model, store, ids)
     with pytest.raises(InvalidArgumentError, match="expected 4 layers, got 2"):
         store.lookup(ids, into=other)
     assert store.cache.stats().open_sequences == 0
+
+
+def test_a_format_of_snapshots_that_is_none_is_refused_at_once() -> None:
+    for wrong in ("q4", 5, None):
+        with pytest.raises(InvalidArgumentError, match="format: expected one of 'exact'"):
+            store_of(tiny_model("llama"), snapshot_format=wrong)
 
 
 def test_a_recurrent_cache_must_be_told_its_length() -> None:

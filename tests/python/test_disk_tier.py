@@ -128,6 +128,7 @@ def test_wrong_options_are_refused_and_say_why(tmp_path: Path) -> None:
         ({"at_open": 1}, "at_open"),
         ({"path": "a\0b"}, "names no directory"),
         ({"path": 3}, "path"),
+        ({"path": ""}, "path: expected a directory"),
     ]:
         options = {"path": tmp_path / "tier", "max_bytes": "64MiB", **wrong}
         with pytest.raises(InvalidArgumentError, match=match):

@@ -139,8 +139,9 @@ def test_namespace_adapter_salt_media_and_ttl_are_those_of_open(tmp_path: Path) 
     assert check_hit(cache, written, prompt, **space) == 40
     assert check_hit(cache, written, prompt) == 0
     assert check_hit(cache, written, prompt, **space | {"salt": b"t"}) == 0
-    with pytest.raises(InvalidArgumentError, match="media"):
-        load_published(cache, written.path, TOKENS, media=[(39, 4, b"image")])
+    for wrong in (5, None, [(39, 4, b"image")]):
+        with pytest.raises(InvalidArgumentError, match="media"):
+            load_published(cache, written.path, TOKENS, media=wrong)
 
 
 # ---- Windows that start inside the prefix ----------------------------------------------------

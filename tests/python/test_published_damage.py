@@ -430,6 +430,33 @@ def test_no_link_is_followed(cache: kvcache.Cache, written: Written, tmp_path: P
     put_manifest(written.generation, whole)
 
 
+def test_a_shard_deep_down_takes_no_more_descriptors(
+    cache: kvcache.Cache, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ["a"] * 100
+    shard = written.shards()[0]
+    inner = written.generation.joinpath(*steps)
+    inner.mkdir(parents=True)
+    shard.rename(inner / shard.name)
+    written.edit(put(*BLOCK, "shard", value="/".join([*steps, shard.name])))
+    is_open, most = set(), [0]
+    real_open, real_close = os.open, os.close
+
+    def opened(*arguments: Any, **options: Any) -> int:
+        is_open.add(found := real_open(*arguments, **options))
+        most[0] = max(most[0], len(is_open))
+        return found
+
+    def closed(descriptor: int) -> None:
+        is_open.discard(descriptor)
+        real_close(descriptor)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "close", closed)
+    assert load_published(cache, written.path, TOKENS) == 21
+    assert most[0] < 10
+
+
 def test_a_linked_generation_is_refused(
     cache: kvcache.Cache, written: Written, tmp_path: Path
 ) -> None:

@@ -375,6 +375,8 @@ def test_what_is_erased_is_gone_from_the_server(server: ValkeyServer) -> None:
         ({"url": "x:0"}, "port"),
         ({"url": "x:6379/one"}, "number of a database"),
         ({"url": "unix:///s?user=x"}, "unknown options"),
+        ({"url": "unix:///a%00b"}, "at most 107 bytes, none of them 0"),
+        ({"url": "/" + "a" * 107}, "at most 107 bytes, none of them 0; got 108"),
         ({"url": 3}, "url"),
         ({"url": "[::1"}, "url"),
         ({"database": -1}, "database"),

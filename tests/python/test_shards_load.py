@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -286,12 +287,42 @@ def test_ranks_in_another_order_or_number_are_told(tmp_path: Path) -> None:
     other = tmp_path / "unnamed"
     zero.rename(other)
     refused(cache, config, [other], InvalidArgumentError, "each is of one of 2 ranks, got 1")
-    refused(cache, config, root, InvalidArgumentError, r"lacks the ranks \[0\] of 2")
+    same = r"paths\[1\]: is the directory of paths\[0\]"
+    refused(cache, config, [other, other], InvalidArgumentError, same)
+    refused(cache, config, root, InvalidArgumentError, "lacks 1 of 2 ranks: 0")
     rank_directory(root, 3, 0).mkdir()
     refused(cache, config, root, InvalidArgumentError, r"holds ranks of \[2, 3\]")
     refused(cache, config, tmp_path, InvalidArgumentError, "holds no directory of a rank")
     refused(cache, config, tmp_path / "absent", NotFoundError, "absent")
+    link = tmp_path / "link"
+    link.symlink_to(other)
+    refused(cache, config, [other, link], InvalidArgumentError, same)
     assert load(from_config(config), [other, one], [cache]) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (["rank-00000-of-00000"], "no directory of a rank"),
+        (["rank-00003-of-00002"], "no directory of a rank"),
+        (["rank-\u0660\u0660\u0660\u0660\u0660-of-00001"], "no directory of a rank"),
+        (["rank-00001-of-99999"], "lacks 99998 of 99999 ranks: 0, 2, 3, 4, 5, 6, 7, 8, ...$"),
+    ],
+)
+def test_names_that_no_rank_has_are_passed_over(
+    tmp_path: Path, names: list[str], match: str
+) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    refused(cache_of(CONFIGS["gqa"]), CONFIGS["gqa"], tmp_path, InvalidArgumentError, match)
+
+
+def test_a_root_in_bytes_is_one_root(tmp_path: Path) -> None:
+    root = save(fleet(CONFIGS["gqa"], 2), tmp_path / "p")
+    assert load(from_config(CONFIGS["gqa"]), os.fsencode(root), [cache_of(CONFIGS["gqa"])]) == COUNT
+    for wrong in (5, None):
+        with pytest.raises(InvalidArgumentError, match="media"):
+            load(from_config(CONFIGS["gqa"]), root, [cache_of(CONFIGS["gqa"])], media=wrong)
 
 
 def test_ranks_with_different_prefixes_are_told(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from support.saved import generation, put_byte, saved
 
 from kvcache import DiskTier
 from kvcache.cli import main
+from kvcache.errors import InvalidArgumentError, KVCacheIOError
+from kvcache.stored import check_stored, collect_stored, kind_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -133,6 +135,65 @@ def test_gc_of_a_prompt_cache_removes_what_is_left_over(tmp_path: Path, run: Run
     code, _, err = run("gc", "--max-bytes", "1KiB", path)
     assert code == 2
     assert "--max-bytes" in err
+
+
+def test_gc_of_a_prompt_cache_removes_nothing_that_no_writer_made(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path / "p")
+    inside = generation(path).parent
+    digest = "0" * 64
+    (tmp_path / "other").mkdir()
+    (inside / f"generation-1-{digest}").symlink_to(tmp_path / "other")
+    (inside / f"generation-2-{digest}").touch()
+    (inside / "generation-notes").mkdir()
+    (path / f"generation-3-{digest}").mkdir()
+    (path / ".kvcache-tmp-4194305-1-0").touch()
+    before = sorted(path.rglob("*"))
+    code, out, _ = run("gc", "--json", path)
+    assert code == 0
+    assert json.loads(out)["removed_files"] == 0
+    assert sorted(path.rglob("*")) == before
+
+
+ODD = ["[/x]", "[bold]a", ":smile:", "\x1b[31mred", "a\udcff", "a b"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_are_shown_as_they_are_and_tell_a_terminal_nothing(
+    tmp_path: Path, run: Run, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    path = tier(folder / "t", prompts=1)
+    code, out, _ = run("inspect", path)
+    assert code == 0
+    assert name.encode("unicode_escape").decode() in out.replace("\n", "")
+    code, out, _ = run("verify", "--json", path)
+    assert code == 0
+    assert json.loads(out)["path"] == str(path)
+    code, _, err = run("verify", folder)
+    assert code == 2
+    assert name.encode("unicode_escape").decode() in err
+
+
+def test_what_is_no_path_and_what_the_system_refuses_is_told_apart(tmp_path: Path) -> None:
+    for call in (kind_of, collect_stored, lambda path: check_stored(path, deep=False)):
+        for wrong in (5, None, object()):
+            with pytest.raises(InvalidArgumentError, match="path: expected a path"):
+                call(wrong)
+        with pytest.raises(KVCacheIOError, match="cannot open"):
+            call(tmp_path / ("a" * 300))
+    with pytest.raises(InvalidArgumentError, match="max_bytes: must be 0"):
+        collect_stored(tier(tmp_path / "t", prompts=1), -1)
+
+
+@pytest.mark.parametrize("arguments", [["inspect", ""], ["gc", ""], ["replay", "--disk", ""]])
+def test_an_empty_name_is_not_this_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, arguments: list[str]
+) -> None:
+    tier(tmp_path, prompts=1)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        run(*arguments)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "gc"])

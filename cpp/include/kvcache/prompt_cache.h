@@ -42,11 +42,20 @@ struct PromptCacheReport {
 };
 
 // Reads the current generation; `deep`: every shard too, against the manifest's checksums. Changes
-// nothing. kNotFound: nothing is there. kCorruption: it is no prompt cache, or its manifest is
-// damaged. kUnsupported: of another version. kIoError: the system refused.
+// nothing. kCorruption: it is no prompt cache, or its manifest is damaged. kUnsupported: of another
+// version. kIoError: nothing is there, or the system refused.
 Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep);
 
-// The tokens of the current generation, as its manifest names them. Errors as check_prompt_cache().
-Result<std::vector<std::int32_t>> read_prompt_tokens(const std::string& path);
+// What one prompt cache must have in common with those of other ranks.
+struct PromptPrefix {
+  std::string fingerprint;  // of the plan
+  std::string space;        // digest of the prefix space
+  std::vector<std::uint64_t> snapshots;
+  std::vector<std::int32_t> tokens;
+};
+
+// The same of the current generation, its tokens as its manifest names them. Of the shards sizes
+// are checked. Errors as check_prompt_cache(), kCorruption for what that reports as a problem.
+Result<PromptPrefix> read_prompt_prefix(const std::string& path);
 
 }  // namespace kvcache

@@ -138,37 +138,23 @@ Result<std::uint64_t> find_tokens(const File& file, std::uint64_t count) {
   return Status::corruption(file.path(), ": no array of ", count, " tokens");
 }
 
-}  // namespace
-
-Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
-  const auto opened = open_manifest(path);
-  if (!opened) return opened.status();
+Result<PromptCacheReport> examine(const Opened& opened, bool deep) {
   PromptCacheReport report;
-  report.generation = opened->generation;
-  const Value& manifest = opened->manifest;
-  if (Status status = read_manifest(manifest, opened->where, report); !status) return status;
-  const Value* shards = member(manifest, "shards", Kind::kArray);
-  if (shards == nullptr) return Status::corruption(opened->where, ": shards: expected a list");
-  for (const Value& shard : shards->items) check_shard(opened->directory, shard, deep, report);
+  report.generation = opened.generation;
+  if (Status status = read_manifest(opened.manifest, opened.where, report); !status) return status;
+  const Value* shards = member(opened.manifest, "shards", Kind::kArray);
+  if (shards == nullptr) return Status::corruption(opened.where, ": shards: expected a list");
+  for (const Value& shard : shards->items) check_shard(opened.directory, shard, deep, report);
   return report;
 }
 
-Result<std::vector<std::int32_t>> read_prompt_tokens(const std::string& path) {
-  const auto opened = open_manifest(path);
-  if (!opened) return opened.status();
-  PromptCacheReport report;
-  if (Status status = read_manifest(opened->manifest, opened->where, report); !status) {
-    return status;
+Result<std::vector<std::int32_t>> read_tokens(const Opened& opened,
+                                              const PromptCacheReport& report) {
+  const Value* digest = member(opened.manifest, "prefix_sha256", Kind::kString);
+  if (report.shards.empty() || digest == nullptr || report.tokens > persist::kMaxTokens) {
+    return Status::corruption(opened.where, ": does not say where its tokens are");
   }
-  const Value* shards = member(opened->manifest, "shards", Kind::kArray);
-  const Value* digest = member(opened->manifest, "prefix_sha256", Kind::kString);
-  const bool has_shard = shards != nullptr && !shards->items.empty();
-  const Value* name = has_shard ? member(shards->items[0], "file", Kind::kString) : nullptr;
-  if (name == nullptr || digest == nullptr || !is_plain_name(name->text) ||
-      report.tokens > persist::kMaxTokens) {
-    return Status::corruption(opened->where, ": does not say where its tokens are");
-  }
-  const auto file = persist::open_file_at(opened->directory, name->text);
+  const auto file = persist::open_file_at(opened.directory, report.shards[0].file);
   if (!file) return file.status();
   const auto offset = find_tokens(*file, report.tokens);
   if (!offset) return offset.status();
@@ -179,6 +165,26 @@ Result<std::vector<std::int32_t>> read_prompt_tokens(const std::string& path) {
   }
   if (persist::prefix_sha256(tokens) == digest->text) return tokens;
   return Status::corruption(file->path(), ": not the tokens that the manifest names");
+}
+
+}  // namespace
+
+Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
+  const auto opened = open_manifest(path);
+  if (!opened) return opened.status();
+  return examine(*opened, deep);
+}
+
+Result<PromptPrefix> read_prompt_prefix(const std::string& path) {
+  const auto opened = open_manifest(path);
+  if (!opened) return opened.status();
+  auto report = examine(*opened, false);
+  if (!report) return report.status();
+  if (!report->problems.empty()) return Status::corruption(report->problems.front());
+  auto tokens = read_tokens(*opened, *report);
+  if (!tokens) return tokens.status();
+  return PromptPrefix{std::move(report->fingerprint), std::move(report->space),
+                      std::move(report->snapshots), std::move(tokens).value()};
 }
 
 }  // namespace kvcache

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvcache.errors import CorruptionError, OutOfCapacityError, UnsupportedError
+from kvcache.errors import CorruptionError, KVCacheIOError, OutOfCapacityError, UnsupportedError
 from kvcache.integrations.llama_cpp.base import StateCache
 from kvcache.integrations.llama_cpp.folder import StateFolder
 from kvcache.integrations.llama_cpp.state_file import (
@@ -81,13 +81,22 @@ class LlamaDiskCache(StateCache[_Entry]):
         return self._folder.used_bytes()
 
     def clear(self) -> None:
-        """Remove every state of this model."""
+        """Remove every state of this model.
+
+        Raises:
+            KVCacheIOError: the system refuses to remove some of them.
+        """
         self._prepared([])
         with self._lock:
             entries = list(self._entries.values())
+        kept = [entry.name for entry in entries if not self._folder.remove(entry.name)]
         for entry in entries:
-            self._folder.remove(entry.name)
             self._forget(entry)
+        if kept:
+            raise KVCacheIOError(
+                f"cache_dir: {len(kept)} of {len(entries)} states cannot be removed from"
+                f" {self._folder.path}, such as {kept[0]}"
+            )
 
     def _prepared(self, key: Sequence[int]) -> NDArray[np.int32]:
         tokens = super()._prepared(key)

@@ -115,13 +115,17 @@ class StateFolder:
         """A state's file, open.
 
         Raises:
-            OSError: it is not there, is no plain file, or cannot be opened.
+            OSError: it is not there, is no plain file, cannot be opened, or exceeds the budget.
         """
         with self._open() as folder:
             file = os.open(name, os.O_RDONLY | _SAFE, dir_fd=folder)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+            info = os.fstat(file)
+            if not stat.S_ISREG(info.st_mode):
                 raise OSError(errno.EINVAL, "not a plain file", name)
+            if info.st_size > self.capacity_bytes:
+                limit = f"exceeds capacity_bytes={self.capacity_bytes}"
+                raise OSError(errno.EFBIG, limit, name)
             yield file
         finally:
             os.close(file)

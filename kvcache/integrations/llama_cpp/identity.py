@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcache._arguments import as_bytes
 from kvcache.errors import InvalidArgumentError, KVCacheIOError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ModelFacts", "model_facts"]
 
 _HEAD_BYTES = 1 << 20  # of a GGUF file: its metadata, names, shapes
 _PIECES, _PIECE_BYTES = 64, 4096
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.ASCII)
 # Of the context's parameters, those that change neither the state nor its form.
 _NO_MATTER = frozenset(
     {"n_batch", "n_threads", "n_threads_batch", "no_perf", "offload_kqv", "op_offload"}
@@ -65,7 +70,8 @@ def _named(name: str | bytes) -> ModelFacts:
 
 
 def _of_model(model: Any) -> ModelFacts:
-    if not hasattr(model, "model_path") or not hasattr(model, "context_params"):
+    parameters = getattr(model, "context_params", None)
+    if not hasattr(model, "model_path") or not hasattr(parameters, "_fields_"):
         raise InvalidArgumentError(
             "model: expected a llama_cpp.Llama, or a text that names the model and its context,"
             f" got {type(model).__name__}"
@@ -98,11 +104,10 @@ def _identity(model: Any) -> bytes:
         digest.update(data)
 
     add(getattr(_package(model), "__version__", ""))
-    for path in _parts(Path(model.model_path)):
+    for path in _parts(_path_of(model, "model_path")):
         add(_sample(path, "model_path"))
-    adapter = getattr(model, "lora_path", None)
-    if adapter:
-        add(_sample(Path(adapter), "lora_path"))
+    if getattr(model, "lora_path", None):
+        add(_sample(_path_of(model, "lora_path"), "lora_path"))
         add(float(model.lora_scale))
     add(sorted((getattr(model, "kv_overrides", None) or {}).items()))
     parameters = model.context_params
@@ -114,32 +119,50 @@ def _identity(model: Any) -> bytes:
     return digest.digest()
 
 
-def _parts(path: Path) -> list[Path]:
+def _path_of(model: Any, name: str) -> Path:
+    try:
+        return Path(os.fsdecode(getattr(model, name)))
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"model: its {name} is no path: {getattr(model, name)!r}"
+        ) from None
+
+
+def _parts(path: Path) -> Iterator[Path]:
     """All files of a model, of which llama.cpp is given the first."""
     found = _PART.search(path.name)
     if found is None:
-        return [path]
+        yield path
+        return
     stem = path.name[: found.start()]
-    count = int(found[2])
-    return [path.with_name(f"{stem}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1)]
+    for i in range(1, int(found[2]) + 1):
+        yield path.with_name(f"{stem}-{i:05}-of-{found[2]}.gguf")
 
 
 def _sample(path: Path, name: str) -> bytes:
     """A digest of a file's size and some of its bytes, in a few milliseconds."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open(path, "rb", opener=_open_at_once) as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise OSError(errno.EINVAL, "not a plain file", str(path))
+            size = info.st_size
             digest.update(size.to_bytes(8, "little"))
             digest.update(file.read(_HEAD_BYTES))
             for piece in range(_PIECES):
                 file.seek(max(0, size - _PIECE_BYTES) * piece // (_PIECES - 1))
                 digest.update(file.read(_PIECE_BYTES))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise KVCacheIOError(
             f"{name}: {error}; a text as model= names a model without its file"
         ) from error
     return digest.digest()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe in place of a file must not block."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _can_be_cut(model: Any) -> bool:

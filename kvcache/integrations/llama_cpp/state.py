@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from kvcache.integrations.llama_cpp.identity import ModelFacts
 
-__all__ = ["LlamaState", "Record", "as_record"]
+__all__ = ["MOST_TOKENS", "LlamaState", "Record", "as_record"]
 
 _INT64 = np.iinfo(np.int64)
 _COUNT_MAX = 2**32 - 1  # in a file
+MOST_TOKENS = 1 << 28
 _NO_TOKEN = -1
 
 
@@ -90,7 +91,8 @@ def as_record(key: NDArray[np.int32], state: Any, facts: ModelFacts) -> Record:
             f"state: expected a llama_cpp.LlamaState, {type(state).__name__} has no {missing[0]}"
         )
     input_ids = as_tokens(state.input_ids, "state.input_ids")
-    length = as_count(state.n_tokens, "state.n_tokens", least=1, most=len(input_ids))
+    most = min(len(input_ids), MOST_TOKENS)
+    length = as_count(state.n_tokens, "state.n_tokens", least=1, most=most)
     tokens = input_ids[:length].copy()
     if common_length(key, tokens) < min(len(key), length) - 1:  # the last one may be a draft's
         raise InvalidArgumentError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvcache.errors import CorruptionError, UnsupportedError
-from kvcache.integrations.llama_cpp.state import Record
+from kvcache.integrations.llama_cpp.state import MOST_TOKENS, Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,6 +100,8 @@ def read_head(file: int) -> StateHead:
     expected = _START + 4 * count + 4 * rows * vocabulary + blob_bytes
     if size != expected:
         raise CorruptionError(f"{size} bytes, but its head tells of {expected}")
+    if count > MOST_TOKENS:
+        raise CorruptionError(f"{count} tokens, at most {MOST_TOKENS} are read")
     tokens = _read(file, 4 * count)
     (checksum,) = _CHECKSUM.unpack_from(data, _HEAD.size)
     if zlib.crc32(tokens, zlib.crc32(data[: _HEAD.size])) != checksum:

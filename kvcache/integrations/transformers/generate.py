@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 
-from kvcache._arguments import as_count
+from kvcache._arguments import as_count, as_instance
 from kvcache.errors import InvalidArgumentError, OutOfCapacityError, UnsupportedError
 from kvcache.integrations.transformers.forward import Pieces, run_piece
 from kvcache.integrations.transformers.linear import LinearCache
 from kvcache.integrations.transformers.prompts import Prompts, as_prompts
 from kvcache.integrations.transformers.record import Place, columns_of
+from kvcache.integrations.transformers.store import PrefixStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kvcache.integrations.transformers.store import PrefixStore
     from kvcache.sequence import Sequence
 
 __all__ = ["generate"]
@@ -65,6 +63,9 @@ def generate(
             the memory are generated all the same, and not stored.
     """
     kwargs = {**_given(inputs), **kwargs}
+    as_instance(store, PrefixStore, "store")
+    if not isinstance(marks, Iterable):
+        raise InvalidArgumentError(f"marks: expected positions, got {marks!r}")
     _check(model, store, kwargs)
     ids = kwargs.pop("input_ids")
     mask = kwargs.pop("attention_mask", None)

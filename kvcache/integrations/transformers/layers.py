@@ -113,8 +113,11 @@ def _rows(index: int, layer: Any) -> list[Rows]:
     found = []
     if type(layer) not in _WITHOUT_ROWS and layer.is_initialized:
         for attribute in ("keys", "values"):
-            heads, width = (getattr(layer, attribute).shape[i] for i in (1, 3))
-            dtype = _known(index, attribute, getattr(layer, attribute))
+            tensor = getattr(layer, attribute)
+            if tensor is None:
+                continue
+            heads, width = tensor.shape[1], tensor.shape[3]
+            dtype = _known(index, attribute, tensor)
             if width:
                 found.append(Rows(f"attention.{attribute}", attribute, heads, width, dtype))
     if getattr(layer, "is_indexer_initialized", False):

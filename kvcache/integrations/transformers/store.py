@@ -30,7 +30,7 @@ from kvcache.integrations.transformers.record import (
 )
 from kvcache.integrations.transformers.restore import Restored, fill
 from kvcache.plan import StatePlan
-from kvcache.snapshot import SnapshotFormat
+from kvcache.snapshot import SnapshotFormat, core_format
 
 if TYPE_CHECKING:
     import os
@@ -93,6 +93,7 @@ class PrefixStore:
         self._model = None if is_config or weights is not None else model_or_config
         self._mark = 0 if self._model is None else weights_mark(self._model)
         self._namespace = as_bytes(namespace, "namespace")
+        core_format(snapshot_format)  # refused here, not when the first prefix is stored
         self._snapshot_format = snapshot_format
         plan = StatePlan(
             declare(self.probe.layers, format),
@@ -482,14 +483,19 @@ def _digest(digest: Any, context: Any) -> None:
         digest.update(b"none;")
         return
     if isinstance(context, torch.Tensor):
+        if context.layout is not torch.strided or context.is_meta:
+            raise InvalidArgumentError(
+                f"context: expected tensors with all elements, got {context.layout} on"
+                f" {context.device}"
+            )
         held = context.detach().cpu().contiguous()
         digest.update(f"tensor {held.dtype} {tuple(held.shape)};".encode())
         digest.update(held.reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(context, np.ndarray):
+    elif isinstance(context, np.ndarray) and not context.dtype.hasobject:
         digest.update(f"array {context.dtype} {context.shape};".encode())
         digest.update(np.ascontiguousarray(context).tobytes())
     elif isinstance(context, str | bytes):
-        data = context.encode() if isinstance(context, str) else context
+        data = as_bytes(context, "context")
         digest.update(f"{type(context).__name__} {len(data)};".encode())
         digest.update(data)
     else:

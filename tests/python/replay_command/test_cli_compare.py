@@ -168,8 +168,10 @@ def test_models_are_called_by_their_files_or_folders(run, write, tmp_path):
         (tmp_path / folder).mkdir(parents=True)
         paths.append(write(f"{folder}/config.json", LLAMA))
     paths.append(tmp_path / "Model-1.7B")
+    (tmp_path / "link.json").symlink_to(paths[0])  # as in a store of blobs
+    paths.append(tmp_path / "link.json")
     runs = compared(run, "--model", *paths, "--requests", 2, "--policy", "lru")["runs"]
-    names = ["a", "Model-1.7B", "Model-1.7B (2)", "Model-1.7B (3)"]
+    names = ["a", "Model-1.7B", "Model-1.7B (2)", "Model-1.7B (3)", "link"]
     assert list(dict.fromkeys(each["model"] for each in runs)) == names
 
 

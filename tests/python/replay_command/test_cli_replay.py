@@ -161,6 +161,12 @@ def test_a_missing_model_file_is_named(refused):
     assert "none.json" in refused("--model", "none.json")
 
 
+def test_a_link_to_itself_is_named(refused, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for option in ("--model", "--trace"):
+        assert "Too many levels of symbolic links" in refused(option, tmp_path / "loop")
+
+
 def test_a_missing_trace_file_is_named(refused):
     assert "none.jsonl" in refused("--trace", "none.jsonl")
 
