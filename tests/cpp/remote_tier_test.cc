@@ -3,6 +3,7 @@
 // lying is a miss.
 #include <gtest/gtest.h>
 
+#include "base/crc32c.h"
 #include "fake_valkey.h"
 #include "remote/remote_store.h"
 #include "served.h"
@@ -311,6 +312,47 @@ TEST(RemoteTier, WrongOptionsAndCallsAreRefused) {
   const auto cache = served::make_cache(kFull, {});
   EXPECT_EQ(cache->flush_remote().code(), StatusCode::kUnsupported);
   EXPECT_EQ(cache->remote_stats().status().code(), StatusCode::kUnsupported);
+}
+
+// A boundary that says to continue an earlier block than its own: what lies between is nowhere.
+TEST(RemoteTier, ABoundaryContinuesItsOwnBlockAlone) {
+  Valkey server;
+  const Tokens tokens = prompt(60);
+  serve(kHybrid, *make_cache(kHybrid, at(server)), tokens);
+  const auto hex = [](const Digest& digest) {
+    return persist::tier_id_text(*reinterpret_cast<const persist::TierId*>(&digest[0])) +
+           persist::tier_id_text(*reinterpret_cast<const persist::TierId*>(&digest[16]));
+  };
+  const auto header_of = [](const std::string& value) {
+    persist::RecordHeaderBytes bytes;
+    std::memcpy(bytes.data(), value.data(), bytes.size());
+    return *persist::decode_record(bytes, 0, 0);
+  };
+  Digest middle{};
+  std::string name;
+  std::string record;
+  for (const auto& [each, value] : server.values()) {
+    const RecordHeader header = header_of(value);
+    if (header.kind == RecordKind::kRun && header.first == 28) middle = header.parent;
+    if (header.kind == RecordKind::kBoundary && header.end() == 59) name = each, record = value;
+  }
+  ASSERT_FALSE(name.empty());
+  RecordHeader header = header_of(record);
+  const std::string rest = record.substr(persist::kRecordHeaderBytes + 4 * header.tokens);
+  header.parent = middle;
+  header.first = 28;
+  header.tokens = 31;
+  header.tokens_crc = crc32c(0, &tokens[28], 31 * sizeof(tokens[0]));
+  const persist::RecordHeaderBytes bytes = encode(header);
+  record = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) +
+           std::string(reinterpret_cast<const char*>(&tokens[28]), 31 * sizeof(tokens[0])) + rest;
+  server.put(name, record);
+  server.put("kvcache:1:{" + hex(middle) + "}b" + hex(header.key) + ".0", record);
+  const auto cache = make_cache(kHybrid, at(server));
+  auto sequence = cache->open(tokens, {});
+  ASSERT_TRUE(sequence.is_ok());
+  EXPECT_NE(sequence->cached_tokens(), 59U);
+  expect_right(kHybrid, *sequence, "a boundary of another block");
 }
 
 // ---- Records in parts -------------------------------------------------------------------------
