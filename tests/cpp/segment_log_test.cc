@@ -102,6 +102,34 @@ TEST(SegmentLog, BoundariesAreFoundByThePrefixBeforeThem) {
   EXPECT_EQ(find().size(), 1U);
 }
 
+// A digest cannot have two parents, but a file may say so.
+TEST(SegmentLog, ABoundaryIsFoundBehindItsLatestParentAlone) {
+  const auto behind = [](SegmentLog& log, std::uint64_t parent) {
+    return log.find_boundaries({{{digest_of(parent), 0, 9}}}, {}).size();
+  };
+  for (const bool opened_again : {false, true}) {
+    const Directory directory;
+    auto log = open_log(directory.tier());
+    Sample sample(2);
+    for (const std::uint64_t parent : {70, 80}) {
+      sample.header.parent = digest_of(parent);
+      ASSERT_TRUE(sample.append_to(*log).is_ok());
+    }
+    if (opened_again) {
+      ASSERT_TRUE(log->close().is_ok());
+      log.reset();
+      log = open_log(directory.tier());
+    }
+    EXPECT_EQ(behind(*log, 70), 0U);
+    EXPECT_EQ(behind(*log, 80), 1U);
+    log->forget(*log->find(RecordKind::kBoundary, sample.header.key), Status::corruption("test"));
+    EXPECT_EQ(behind(*log, 70), 0U);
+    EXPECT_EQ(behind(*log, 80), 0U);
+    for (std::uint64_t i = 0; i < 300; ++i) ASSERT_TRUE(Sample(3 * i, 500).append_to(*log).is_ok());
+    EXPECT_GT(log->stats().evicted_segments, 0U);
+  }
+}
+
 TEST(SegmentLog, TheCapHoldsAndWhatIsAskedForStays) {
   const Directory directory;
   LogOptions options = small_options();
