@@ -2,6 +2,9 @@
 // again, other readers and the cap.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <array>
 
 #include "persist/tier_check.h"
 #include "tier_files.h"
@@ -128,6 +131,28 @@ TEST(SegmentLog, ABoundaryIsFoundBehindItsLatestParentAlone) {
     for (std::uint64_t i = 0; i < 300; ++i) ASSERT_TRUE(Sample(3 * i, 500).append_to(*log).is_ok());
     EXPECT_GT(log->stats().evicted_segments, 0U);
   }
+}
+
+// The child has the descriptor of the lock too, and may live on.
+TEST(SegmentLog, AChildDoesNotHoldTheLockOfItsParent) {
+  const Directory directory;
+  auto log = open_log(directory.tier());
+  std::array<int, 2> ends = {};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    ::close(ends[1]);
+    char byte = 0;
+    _exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);  // until the parent has closed its end
+  }
+  ASSERT_GT(child, 0);
+  log.reset();
+  EXPECT_TRUE(SegmentLog::open(System::real(), directory.tier(), small_options()).is_ok());
+  ::close(ends[1]);
+  ::close(ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(SegmentLog, TheCapHoldsAndWhatIsAskedForStays) {

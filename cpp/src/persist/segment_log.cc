@@ -92,7 +92,10 @@ SegmentLog::SegmentLog(System& system, std::string path, int directory, const Lo
     : system_(system), path_(std::move(path)), directory_(directory), options_(options) {}
 
 SegmentLog::~SegmentLog() {
-  if (lock_ >= 0) ::close(lock_);
+  if (lock_ >= 0) {
+    unlock(lock_);
+    ::close(lock_);
+  }
   ::close(directory_);
 }
 
