@@ -323,6 +323,10 @@ TEST(RemoteTier, WrongOptionsAndCallsAreRefused) {
     EXPECT_EQ(refused([&](CacheOptions& o) { o.remote.key_prefix = wrong; }),
               StatusCode::kInvalidArgument);
   }
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.ttl_ms = UINT64_MAX; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.host = std::string("127.0.0.1\0x", 11); }),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(refused([](CacheOptions& o) { o.backing = false; }), StatusCode::kUnsupported);
   const auto cache = served::make_cache(kFull, {});
   EXPECT_EQ(cache->flush_remote().code(), StatusCode::kUnsupported);
@@ -368,6 +372,8 @@ TEST(RemoteTier, ABoundaryContinuesItsOwnBlockAlone) {
   ASSERT_TRUE(sequence.is_ok());
   EXPECT_NE(sequence->cached_tokens(), 59U);
   expect_right(kHybrid, *sequence, "a boundary of another block");
+  EXPECT_EQ(cache->remote_stats()->damaged_records, 1U);
+  EXPECT_FALSE(server.values().contains(name)) << "so that it can be written again";
 }
 
 // ---- Records in parts -------------------------------------------------------------------------
