@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -255,6 +257,48 @@ TEST(DiskTier, AFullQueueDropsAndCounts) {
   EXPECT_TRUE((*writer)->flush({}).is_ok());
   EXPECT_EQ(released, 2);
   EXPECT_TRUE((*writer)->reserve(1000, 1)) << "more than the queue, alone";
+}
+
+// Nobody but the tier's own thread would hear of it.
+TEST(DiskTier, AWriterWithoutMemoryLosesARecordAndGoesOn) {
+  class System : public persist::System {
+   public:
+    std::atomic<bool> is_short = false;
+    std::int64_t write_at(int file, const iovec* pieces, int count, std::uint64_t at) override {
+      if (is_short) throw std::bad_alloc();
+      return persist::System::write_at(file, pieces, count, at);
+    }
+    int sync(int file) override {
+      if (is_short) throw std::bad_alloc();
+      return persist::System::sync(file);
+    }
+  };
+  const Directory directory;
+  System system;
+  persist::LogOptions log_options;
+  log_options.max_bytes = 64 << 20;
+  auto log = persist::SegmentLog::open(system, directory.tier(), log_options);
+  ASSERT_TRUE(log.is_ok());
+  int released = 0;
+  auto writer = TierWriter::start(**log, {}, [&](const TierJob&) { ++released; });
+  ASSERT_TRUE(writer.is_ok());
+  const auto submit = [&] {
+    TierJob job;
+    job.tokens = {1, 2, 3};
+    job.header.key[0] = static_cast<std::uint8_t>(released);
+    (*writer)->submit({job});
+    return (*writer)->flush({});
+  };
+  EXPECT_TRUE(submit().is_ok());
+  system.is_short = true;
+  EXPECT_EQ(submit().code(), StatusCode::kOutOfCapacity);
+  persist::TierErasure erasure;
+  erasure.space = erasure.tenant = [](std::string_view) { return true; };
+  EXPECT_EQ((*writer)->erase(erasure).status().code(), StatusCode::kOutOfCapacity);
+  system.is_short = false;
+  EXPECT_FALSE(submit().is_ok()) << "since the last flush, the erasure was not done";
+  EXPECT_TRUE(submit().is_ok());
+  EXPECT_EQ(released, 4);
 }
 
 // One publish() has more to store than the queue holds: it waits for its own, which are written.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 
 namespace kvcache {
@@ -12,6 +13,16 @@ using std::chrono::steady_clock;
 
 // After a failure nothing is written for a while, each time twice as long.
 constexpr std::uint64_t kFirstPauseMs = 250;
+
+// What the store answers. On a thread of ours nobody else would catch what it throws.
+template <typename Call>
+auto guarded(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_capacity("no memory");
+  }
+}
 
 milliseconds wait_of(std::uint64_t ms) {
   constexpr std::uint64_t kYear = 365ULL * 24 * 3600 * 1000;
@@ -146,7 +157,7 @@ Result<std::uint64_t> TierWriter::erase(const persist::TierErasure& erasure) {
 }
 
 void TierWriter::erase_now(const TierJob& job) {
-  auto done = store_.erase(job.erasing->erasure);
+  auto done = guarded([&] { return store_.erase(job.erasing->erasure); });
   const std::lock_guard lock(mutex_);
   if (!done) suspend(done.status());
   job.erasing->done = std::move(done);
@@ -186,7 +197,8 @@ void TierWriter::run() {
     const bool stop = stopping_;
     lock.unlock();
     if (stop) {
-      const Status ignored = store_.close();  // what is not safe is known by its checksums
+      const Status ignored =
+          guarded([&] { return store_.close(); });  // what is not safe is known by its checksums
       return;
     }
     sync_when_due(asked);
@@ -207,7 +219,7 @@ void TierWriter::write(const TierJob& job) {
   }
   if (!dropped) {
     if (!store_.has_unsynced()) unsynced_since_ = steady_clock::now();
-    status = store_.append(job.header, job.tokens, job.payload, job.owner);
+    status = guarded([&] { return store_.append(job.header, job.tokens, job.payload, job.owner); });
   }
   release_(job);
   sync_when_due(false);
@@ -229,7 +241,7 @@ void TierWriter::sync_when_due(bool now) {
   const bool due = options_.sync_ms && store_.has_unsynced() &&
                    steady_clock::now() >= unsynced_since_ + wait_of(*options_.sync_ms);
   if (!now && !due) return;
-  if (Status status = store_.sync(); !status) {
+  if (Status status = guarded([&] { return store_.sync(); }); !status) {
     const std::lock_guard lock(mutex_);
     suspend(status);
   }
