@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -137,6 +139,51 @@ TEST(DiskTier, DamageIsAMissAndTheRestIsServed) {
   EXPECT_GT(misses, 3U);
 }
 
+// A boundary that says to continue an earlier block than its own: what lies between is nowhere.
+TEST(DiskTier, ABoundaryContinuesItsOwnBlockAlone) {
+  const Directory directory;
+  const Tokens tokens = prompt(60);
+  serve(kHybrid, *make_cache(kHybrid, tier(directory.tier())), tokens);
+  {
+    persist::System& system = persist::System::real();
+    persist::LogOptions options;
+    options.max_bytes = 64 << 20;
+    auto log = persist::SegmentLog::open(system, directory.tier(), options);
+    ASSERT_TRUE(log.is_ok());
+    const int opened = *persist::open_tier_directory(system, directory.tier());
+    const auto id = persist::read_tier_marker(system, opened, directory.tier());
+    const fs::path file = persist::files::segment_files(directory.tier()).at(0);
+    std::vector<persist::RecordHeader> records;
+    const auto segment = persist::Segment::open(
+        system, opened, file, *id, *persist::segment_number(file.filename().string()), false,
+        [&](const persist::RecordHeader& each) { records.push_back(each); });
+    ::close(opened);
+    ASSERT_TRUE(segment.is_ok());
+    const auto middle = std::find_if(records.begin(), records.end(), [](const auto& each) {
+      return each.kind == persist::RecordKind::kRun && each.first == 28;
+    });
+    const auto last = std::find_if(records.begin(), records.end(), [](const auto& each) {
+      return each.kind == persist::RecordKind::kBoundary && each.end() == 59;
+    });
+    ASSERT_TRUE(middle != records.end() && last != records.end());
+    std::vector<std::int32_t> own(last->tokens);
+    std::vector<std::byte> payload(last->payload_bytes);
+    const iovec piece{payload.data(), payload.size()};
+    ASSERT_TRUE((*segment)->read(*last, own, {&piece, 1}).is_ok());
+    const auto owner = (*segment)->read_owner(*last);
+    persist::RecordHeader header = *last;
+    header.first = 28;
+    header.parent = middle->parent;
+    ASSERT_TRUE(
+        (*log)->append(header, std::span(tokens).subspan(28, 31), {&piece, 1}, *owner).is_ok());
+  }
+  const auto cache = make_cache(kHybrid, tier(directory.tier()));
+  auto sequence = cache->open(tokens, {});
+  ASSERT_TRUE(sequence.is_ok());
+  EXPECT_NE(sequence->cached_tokens(), 59U);
+  expect_right(kHybrid, *sequence, "a boundary of another block");
+}
+
 TEST(DiskTier, ReadersFollowTheWriter) {
   const Directory directory;
   const auto writer = make_cache(kHybrid, tier(directory.tier()));
@@ -212,6 +259,48 @@ TEST(DiskTier, AFullQueueDropsAndCounts) {
   EXPECT_TRUE((*writer)->flush({}).is_ok());
   EXPECT_EQ(released, 2);
   EXPECT_TRUE((*writer)->reserve(jobs(1, 1000))) << "more than the queue, alone";
+}
+
+// Nobody but the tier's own thread would hear of it.
+TEST(DiskTier, AWriterWithoutMemoryLosesARecordAndGoesOn) {
+  class System : public persist::System {
+   public:
+    std::atomic<bool> is_short = false;
+    std::int64_t write_at(int file, const iovec* pieces, int count, std::uint64_t at) override {
+      if (is_short) throw std::bad_alloc();
+      return persist::System::write_at(file, pieces, count, at);
+    }
+    int sync(int file) override {
+      if (is_short) throw std::bad_alloc();
+      return persist::System::sync(file);
+    }
+  };
+  const Directory directory;
+  System system;
+  persist::LogOptions log_options;
+  log_options.max_bytes = 64 << 20;
+  auto log = persist::SegmentLog::open(system, directory.tier(), log_options);
+  ASSERT_TRUE(log.is_ok());
+  int released = 0;
+  auto writer = TierWriter::start(**log, {}, [&](const TierJob&) { ++released; });
+  ASSERT_TRUE(writer.is_ok());
+  const auto submit = [&] {
+    TierJob job;
+    job.tokens = {1, 2, 3};
+    job.header.key[0] = static_cast<std::uint8_t>(released);
+    (*writer)->submit({job});
+    return (*writer)->flush({});
+  };
+  EXPECT_TRUE(submit().is_ok());
+  system.is_short = true;
+  EXPECT_EQ(submit().code(), StatusCode::kOutOfCapacity);
+  persist::TierErasure erasure;
+  erasure.space = erasure.tenant = [](std::string_view) { return true; };
+  EXPECT_EQ((*writer)->erase(erasure).status().code(), StatusCode::kOutOfCapacity);
+  system.is_short = false;
+  EXPECT_FALSE(submit().is_ok()) << "since the last flush, the erasure was not done";
+  EXPECT_TRUE(submit().is_ok());
+  EXPECT_EQ(released, 4);
 }
 
 // One publish() has more to store than the queue holds: it waits for its own, which are written.

@@ -33,6 +33,7 @@ enum class Mood {
   kFull,         // refuses to write: maxmemory
   kRefuses,      // answers every command with an error
   kEndlessLine,  // a line that does not end
+  kTalkative,    // adds a reply that nobody asked for
 };
 
 class Valkey {
@@ -238,6 +239,8 @@ class Valkey {
         return send_all(file, "-NOPERM this user has no permissions\r\n");
       case Mood::kEndlessLine:
         return send_all(file, "+" + std::string(1 << 16, 'x'));
+      case Mood::kTalkative:
+        return send_all(file, output + "+OK\r\n");
       case Mood::kHangsUp:
         send_all(file, output.substr(0, output.size() / 2));
         return false;

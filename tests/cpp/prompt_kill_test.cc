@@ -1,7 +1,10 @@
 // A process that is killed by SIGKILL while it replaces a prompt cache: one of the two whole ones
 // is loaded afterwards, and it can be replaced again. KVCACHE_KILLS: how often.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -70,6 +73,49 @@ TEST(PromptCache, AKilledWriterLeavesAWholeOne) {
   }
   EXPECT_GT(loaded[0], 0U);
   EXPECT_GT(loaded[1], 0U);
+}
+
+// Children that are forked while it is replaced have the descriptor of its lock, and live on.
+TEST(PromptCache, AChildDoesNotHoldTheLockOfAReplacement) {
+  const Directory directory;
+  const std::string path = directory.tier("prompt");
+  const auto cache = make_cache(kFull, {});
+  serve(kFull, *cache, prompt(kShort));
+  ASSERT_TRUE(cache->save(path, prompt(kShort), {}, {}).is_ok());
+  std::atomic<bool> done = false;
+  std::atomic<bool> held = false;
+  std::thread replacer([&] {
+    while (!done && !held) {
+      ASSERT_TRUE(cache->save(path, prompt(kShort), {}, {.replace = true}).is_ok());
+      const int opened = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      held = flock(opened, LOCK_EX | LOCK_NB) != 0;
+      flock(opened, LOCK_UN);
+      close(opened);
+    }
+  });
+  int end[2];
+  ASSERT_EQ(pipe(end), 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 60 && !held; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * i));
+    const pid_t child = fork();
+    if (child == 0) {
+      close(end[1]);
+      char byte = 0;
+      _exit(read(end[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  done = true;
+  replacer.join();
+  EXPECT_FALSE(held);
+  close(end[0]);
+  close(end[1]);
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 }  // namespace

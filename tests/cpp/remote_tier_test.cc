@@ -3,6 +3,7 @@
 // lying is a miss.
 #include <gtest/gtest.h>
 
+#include "base/crc32c.h"
 #include "fake_valkey.h"
 #include "remote/remote_store.h"
 #include "served.h"
@@ -179,6 +180,21 @@ TEST(RemoteTier, ALyingServerIsAMissWithinTheDeadline) {
   }
 }
 
+// Replies that are one too many are not taken for those to other commands, by which whole records
+// would pass for damaged ones.
+TEST(RemoteTier, ATalkativeServerLosesNothing) {
+  Valkey server;
+  serve(kHybrid, *make_cache(kHybrid, at(server)), prompt(60));
+  const auto stored = server.values();
+  server.set(Mood::kTalkative);
+  const auto cache = make_cache(kHybrid, at(server));
+  serve(kHybrid, *cache, prompt(60));
+  serve(kHybrid, *cache, prompt(60, 1));
+  static_cast<void>(cache->flush_remote());
+  EXPECT_EQ(cache->remote_stats()->damaged_records, 0U) << cache->remote_stats()->last_error;
+  for (const auto& [name, value] : stored) EXPECT_EQ(server.values()[name], value) << name;
+}
+
 // The server changes its mind at some command, between a lookup and the end of its read.
 TEST(RemoteTier, AServerThatFailsHalfwayIsAMiss) {
   Valkey server;
@@ -307,10 +323,57 @@ TEST(RemoteTier, WrongOptionsAndCallsAreRefused) {
     EXPECT_EQ(refused([&](CacheOptions& o) { o.remote.key_prefix = wrong; }),
               StatusCode::kInvalidArgument);
   }
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.ttl_ms = UINT64_MAX; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.host = std::string("127.0.0.1\0x", 11); }),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(refused([](CacheOptions& o) { o.backing = false; }), StatusCode::kUnsupported);
   const auto cache = served::make_cache(kFull, {});
   EXPECT_EQ(cache->flush_remote().code(), StatusCode::kUnsupported);
   EXPECT_EQ(cache->remote_stats().status().code(), StatusCode::kUnsupported);
+}
+
+// A boundary that says to continue an earlier block than its own: what lies between is nowhere.
+TEST(RemoteTier, ABoundaryContinuesItsOwnBlockAlone) {
+  Valkey server;
+  const Tokens tokens = prompt(60);
+  serve(kHybrid, *make_cache(kHybrid, at(server)), tokens);
+  const auto hex = [](const Digest& digest) {
+    return persist::tier_id_text(*reinterpret_cast<const persist::TierId*>(&digest[0])) +
+           persist::tier_id_text(*reinterpret_cast<const persist::TierId*>(&digest[16]));
+  };
+  const auto header_of = [](const std::string& value) {
+    persist::RecordHeaderBytes bytes;
+    std::memcpy(bytes.data(), value.data(), bytes.size());
+    return *persist::decode_record(bytes, 0, 0);
+  };
+  Digest middle{};
+  std::string name;
+  std::string record;
+  for (const auto& [each, value] : server.values()) {
+    const RecordHeader header = header_of(value);
+    if (header.kind == RecordKind::kRun && header.first == 28) middle = header.parent;
+    if (header.kind == RecordKind::kBoundary && header.end() == 59) name = each, record = value;
+  }
+  ASSERT_FALSE(name.empty());
+  RecordHeader header = header_of(record);
+  const std::string rest = record.substr(persist::kRecordHeaderBytes + 4 * header.tokens);
+  header.parent = middle;
+  header.first = 28;
+  header.tokens = 31;
+  header.tokens_crc = crc32c(0, &tokens[28], 31 * sizeof(tokens[0]));
+  const persist::RecordHeaderBytes bytes = encode(header);
+  record = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) +
+           std::string(reinterpret_cast<const char*>(&tokens[28]), 31 * sizeof(tokens[0])) + rest;
+  server.put(name, record);
+  server.put("kvcache:1:{" + hex(middle) + "}b" + hex(header.key) + ".0", record);
+  const auto cache = make_cache(kHybrid, at(server));
+  auto sequence = cache->open(tokens, {});
+  ASSERT_TRUE(sequence.is_ok());
+  EXPECT_NE(sequence->cached_tokens(), 59U);
+  expect_right(kHybrid, *sequence, "a boundary of another block");
+  EXPECT_EQ(cache->remote_stats()->damaged_records, 1U);
+  EXPECT_FALSE(server.values().contains(name)) << "so that it can be written again";
 }
 
 // ---- Records in parts -------------------------------------------------------------------------

@@ -192,6 +192,42 @@ TEST(RespClient, WhatIsWrongOrMissingBreaksTheConnection) {
   EXPECT_TRUE(full.client->has_timed_out());
 }
 
+Status ping(RespClient& client, const Deadline& deadline);
+
+// A reply too many would be taken for that to the next command, and so on for ever.
+TEST(RespClient, WhatNobodyAskedForBreaksTheConnection) {
+  const Deadline deadline = Deadline::after_ms(60'000);
+  for (const bool at_once : {true, false}) {
+    Pair pair;
+    pair.say(at_once ? ":1\r\n:2\r\n" : "");
+    Commands commands;
+    commands.add({"STRLEN", "x"});
+    if (at_once) {
+      EXPECT_FALSE(pair.client->send(commands, deadline).is_ok()) << "before any command";
+      continue;
+    }
+    EXPECT_TRUE(pair.client->send(commands, deadline).is_ok());
+    pair.say(":1\r\n");
+    Reply reply;
+    EXPECT_TRUE(pair.client->receive({}, reply, deadline).is_ok());
+    EXPECT_TRUE(pair.client->send(commands, deadline).is_ok());
+    pair.say(":2\r\n:3\r\n");
+    EXPECT_TRUE(pair.client->receive({}, reply, deadline).is_ok());
+    EXPECT_EQ(reply.integer, 2);
+    const Status unasked = pair.client->send(commands, deadline);
+    EXPECT_EQ(unasked.code(), StatusCode::kIoError);
+    EXPECT_NE(unasked.message().find(":3"), std::string::npos) << unasked.message();
+    EXPECT_TRUE(pair.client->is_broken());
+  }
+  Pair pair;
+  pair.say("$3\r\nabcd\r\n");
+  char byte = 0;
+  const iovec piece{&byte, 1};
+  EXPECT_EQ(pair.client->receive_into({&piece, 1}, deadline).status().code(),
+            StatusCode::kCorruption)
+      << "a string without an end, of another length than was asked for";
+}
+
 Status ping(RespClient& client, const Deadline& deadline) {
   Commands commands;
   commands.add({"STRLEN", "x"});

@@ -309,6 +309,30 @@ TEST(SegmentErase, WhatNoRunLeadsToGoes) {
   EXPECT_TRUE(tree.has_run({9, 9, 9}));
 }
 
+// All prompts of a space begin at the same root, whose boundaries are decided once.
+TEST(SegmentErase, AsManyPromptsAsThereAreGo) {
+  const Directory directory;
+  LogOptions roomy;
+  roomy.max_bytes = 64 << 20;
+  roomy.alignment = kSmallAlignment;
+  roomy.durability = Durability::kNone;
+  auto log = SegmentLog::open(System::real(), directory.tier(), roomy);
+  ASSERT_TRUE(log.is_ok());
+  for (std::uint64_t i = 0; i < 6000; ++i) {
+    Sample sample(i, 8);
+    sample.header.kind = i % 2 == 0 ? RecordKind::kRun : RecordKind::kBoundary;
+    sample.header.parent = digest_of(1 << 20);
+    sample.header.first = 0;
+    sample.owner = "me";
+    sample.tokens = {static_cast<std::int32_t>(i)};
+    ASSERT_TRUE(sample.append_to(**log).is_ok());
+  }
+  TierErasure erasure = of_owner("me");
+  erasure.tokens = {17, 18};
+  EXPECT_EQ(*(*log)->erase(erasure), 1U) << "the boundary of 17, the path's first token";
+  EXPECT_EQ(*(*log)->erase(of_owner("me")), 5999U);
+}
+
 TEST(SegmentErase, OtherSpacesAndTenantsKeepTheirs) {
   Tree tree;
   tree.run({1, 2, 3}, "ax");

@@ -2,6 +2,9 @@
 // again, other readers and the cap.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <array>
 
 #include "persist/tier_check.h"
 #include "tier_files.h"
@@ -100,6 +103,56 @@ TEST(SegmentLog, BoundariesAreFoundByThePrefixBeforeThem) {
   EXPECT_EQ(log->stats().damaged_records, 1U);
   ASSERT_TRUE(Sample(5).append_to(*log).is_ok());
   EXPECT_EQ(find().size(), 1U);
+}
+
+// A digest cannot have two parents, but a file may say so.
+TEST(SegmentLog, ABoundaryIsFoundBehindItsLatestParentAlone) {
+  const auto behind = [](SegmentLog& log, std::uint64_t parent) {
+    return log.find_boundaries({{{digest_of(parent), 0, 9}}}, {}).size();
+  };
+  for (const bool opened_again : {false, true}) {
+    const Directory directory;
+    auto log = open_log(directory.tier());
+    Sample sample(2);
+    for (const std::uint64_t parent : {70, 80}) {
+      sample.header.parent = digest_of(parent);
+      ASSERT_TRUE(sample.append_to(*log).is_ok());
+    }
+    if (opened_again) {
+      ASSERT_TRUE(log->close().is_ok());
+      log.reset();
+      log = open_log(directory.tier());
+    }
+    EXPECT_EQ(behind(*log, 70), 0U);
+    EXPECT_EQ(behind(*log, 80), 1U);
+    log->forget(*log->find(RecordKind::kBoundary, sample.header.key), Status::corruption("test"));
+    EXPECT_EQ(behind(*log, 70), 0U);
+    EXPECT_EQ(behind(*log, 80), 0U);
+    for (std::uint64_t i = 0; i < 300; ++i) ASSERT_TRUE(Sample(3 * i, 500).append_to(*log).is_ok());
+    EXPECT_GT(log->stats().evicted_segments, 0U);
+  }
+}
+
+// The child has the descriptor of the lock too, and may live on.
+TEST(SegmentLog, AChildDoesNotHoldTheLockOfItsParent) {
+  const Directory directory;
+  auto log = open_log(directory.tier());
+  std::array<int, 2> ends = {};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    ::close(ends[1]);
+    char byte = 0;
+    _exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);  // until the parent has closed its end
+  }
+  ASSERT_GT(child, 0);
+  log.reset();
+  EXPECT_TRUE(SegmentLog::open(System::real(), directory.tier(), small_options()).is_ok());
+  ::close(ends[1]);
+  ::close(ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(SegmentLog, TheCapHoldsAndWhatIsAskedForStays) {

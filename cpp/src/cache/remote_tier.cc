@@ -10,6 +10,8 @@ using remote::RemoteStore;
 
 constexpr std::size_t kMostPrefixBytes = 128;
 constexpr std::uint64_t kMostDeadlineMs = 600'000;
+// A hundred years. Servers add it to their clock and refuse what overflows.
+constexpr std::uint64_t kMostTtlMs = 100ULL * 365 * 24 * 3600 * 1000;
 constexpr std::uint64_t kLongestPauseMs = 10'000;
 
 // What is special in names of keys, or in patterns of them, is left out.
@@ -24,6 +26,13 @@ Status check(const RemoteTierOptions& options) {
   };
   if (!options.host.empty() && !options.socket.empty()) {
     return wrong("socket", "a host is given as well");
+  }
+  for (const auto& [name, text] : {std::pair("host", &options.host), {"socket", &options.socket}}) {
+    if (text->find('\0') != text->npos) return wrong(name, "holds a zero byte");
+  }
+  if (options.ttl_ms > kMostTtlMs) {
+    return wrong("ttl_ms", "expected at most ", kMostTtlMs, ", got ", options.ttl_ms,
+                 "; 0 means never");
   }
   if (options.socket.empty() && options.port == 0) return wrong("port", "expected 1..65535, got 0");
   if (options.read_threads == 0 || options.read_threads > 64) {

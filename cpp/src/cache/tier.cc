@@ -253,8 +253,8 @@ std::optional<Located> Tier::find_boundary(const prefix::BlockChain& chain,
       const std::uint64_t first = found.header.first;
       const std::uint64_t end = found.header.end();
       const bool here = std::find(now.begin(), now.end(), first / block_tokens) != now.end() &&
-                        first % block_tokens == 0 && end > at_least && end <= at_most &&
-                        found.header.parent == chain.digest_at(first) &&
+                        first % block_tokens == 0 && end - first < block_tokens && end > at_least &&
+                        end <= at_most && found.header.parent == chain.digest_at(first) &&
                         found.header.key == chain.digest_at(end);
       if (here && (!best || end > best->header.end())) best = std::move(found);
     }

@@ -1,6 +1,7 @@
 // Between a cache's pages and its tiers: what publish() hands over, and what a prompt gets
 // back. Everything is read outside the cache's lock, into pages that nobody else knows yet.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/checked.h"
@@ -78,10 +79,15 @@ class Fetch {
     for (const Located& run : hit_.runs) reads.push_back(plan_read(run));
     if (hit_.boundary) reads.push_back(plan_read(*hit_.boundary));
     const std::size_t threads = std::min<std::size_t>(tier.read_threads(), reads.size());
-    codec::for_each_part(reads.size(), threads,
-                         [&](std::size_t, std::size_t first, std::size_t count) {
-                           tier.read(std::span(reads).subspan(first, count));
-                         });
+    const auto read = [&](std::size_t, std::size_t first, std::size_t count) {
+      const auto part = std::span(reads).subspan(first, count);
+      try {
+        tier.read(part);
+      } catch (const std::bad_alloc&) {  // on a thread of ours nobody else would catch it
+        for (RecordRead& each : part) each.status = Status::out_of_capacity("no memory");
+      }
+    };
+    codec::for_each_part(reads.size(), threads, read);
     bool whole = true;
     std::uint64_t bytes = 0;
     for (RecordRead& each : reads) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 
 namespace kvcache {
@@ -13,13 +14,23 @@ using std::chrono::steady_clock;
 // After a failure nothing is written for a while, each time twice as long.
 constexpr std::uint64_t kFirstPauseMs = 250;
 
+// Short enough to take none itself.
+Status no_memory() { return Status::out_of_capacity("no memory"); }
+
+// What the store answers. On a thread of ours nobody else would catch what it throws.
+template <typename Call>
+auto guarded(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+}
+
 milliseconds wait_of(std::uint64_t ms) {
   constexpr std::uint64_t kYear = 365ULL * 24 * 3600 * 1000;
   return milliseconds(std::min(ms, kYear));
 }
-
-// Short enough to take none itself.
-Status no_memory() { return Status::out_of_capacity("no memory"); }
 
 }  // namespace
 
@@ -163,11 +174,7 @@ Result<std::uint64_t> TierWriter::erase(const persist::TierErasure& erasure) {
 }
 
 void TierWriter::erase_now(const TierJob& job) {
-  Result<std::uint64_t> done = no_memory();
-  try {
-    done = store_.erase(job.erasing->erasure);
-  } catch (const std::bad_alloc&) {  // whoever waits is told
-  }
+  auto done = guarded([&] { return store_.erase(job.erasing->erasure); });
   const std::lock_guard lock(mutex_);
   if (!done) suspend(done.status());
   job.erasing->done = std::move(done);
@@ -209,7 +216,8 @@ void TierWriter::run() {
     const bool stop = stopping_;
     lock.unlock();
     if (stop) {
-      const Status ignored = store_.close();  // what is not safe is known by its checksums
+      const Status ignored =
+          guarded([&] { return store_.close(); });  // what is not safe is known by its checksums
       return;
     }
     sync_when_due(asked);
@@ -230,11 +238,7 @@ void TierWriter::write(const TierJob& job) {
   }
   if (!dropped) {
     if (!store_.has_unsynced()) unsynced_since_ = steady_clock::now();
-    try {
-      status = store_.append(job.header, job.tokens, job.payload, job.owner);
-    } catch (const std::bad_alloc&) {
-      status = no_memory();
-    }
+    status = guarded([&] { return store_.append(job.header, job.tokens, job.payload, job.owner); });
   }
   release_(job);
   sync_when_due(false);
@@ -252,15 +256,10 @@ void TierWriter::sync_when_due(bool now) {
   const bool due = options_.sync_ms && store_.has_unsynced() &&
                    steady_clock::now() >= unsynced_since_ + wait_of(*options_.sync_ms);
   if (!now && !due) return;
-  Status status;
-  try {
-    status = store_.sync();
-  } catch (const std::bad_alloc&) {
-    status = no_memory();
+  if (Status status = guarded([&] { return store_.sync(); }); !status) {
+    const std::lock_guard lock(mutex_);
+    suspend(status);
   }
-  if (status) return;
-  const std::lock_guard lock(mutex_);
-  suspend(status);
 }
 
 void TierWriter::suspend(const Status& why) noexcept {

@@ -1,6 +1,7 @@
 #include "persist/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +41,8 @@ Status os_error(std::string_view action, const std::string& path, int error) {
   return Status::io_error("cannot ", action, " ", path, ": ",
                           std::system_category().message(error));
 }
+
+void unlock(int descriptor) { ::flock(descriptor, LOCK_UN); }
 
 // ---- File -------------------------------------------------------------------------------------
 

@@ -21,6 +21,9 @@ namespace kvcache::persist {
 // kIoError for errno `error`.
 Status os_error(std::string_view action, const std::string& path, int error);
 
+// Gives back the lock of an open file. Closing it would not: a child of fork() has it open as well.
+void unlock(int descriptor);
+
 // An open descriptor and the path it came from.
 class File {
  public:

@@ -237,6 +237,8 @@ Status publish_replacement(const Destination& destination, const std::string& sp
   while (flock(root->descriptor(), LOCK_EX) != 0) {
     if (errno != EINTR) return os_error("lock", destination.path, errno);
   }
+  const std::shared_ptr<const File> lock(&*root,
+                                         [](const File* file) { unlock(file->descriptor()); });
   const std::string published = generations + '/' + *name;
   if (Status status = rename_path(filling.path(), published); !status) return status;
   filling.moved();

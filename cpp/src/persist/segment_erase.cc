@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 namespace kvcache::persist {
@@ -45,12 +46,12 @@ class Paths {
   }
 
   std::span<const Node> choose() {
-    std::vector<Digest> roots;
+    std::set<Digest> roots;  // many prompts have the same
     for (Node& node : nodes_) {
       if (node.header.first != 0) continue;
       compare(node);
       order_.push_back(&node);
-      roots.push_back(node.header.parent);
+      roots.insert(node.header.parent);
     }
     for (std::size_t i = 0; i < order_.size(); ++i) follow(*order_[i]);
     // What goes on is decided before what it continues.

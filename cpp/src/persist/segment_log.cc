@@ -92,7 +92,10 @@ SegmentLog::SegmentLog(System& system, std::string path, int directory, const Lo
     : system_(system), path_(std::move(path)), directory_(directory), options_(options) {}
 
 SegmentLog::~SegmentLog() {
-  if (lock_ >= 0) ::close(lock_);
+  if (lock_ >= 0) {
+    unlock(lock_);
+    ::close(lock_);
+  }
   ::close(directory_);
 }
 
@@ -234,10 +237,12 @@ Status SegmentLog::seal_left_over(const std::shared_ptr<Segment>& segment,
 void SegmentLog::add(const RecordHeader& record, const std::shared_ptr<Segment>& segment) {
   if (record.kind == RecordKind::kErased) return;
   Records& records = record.kind == RecordKind::kRun ? runs_ : boundaries_;
-  const bool fresh = records.insert_or_assign(record.key, Entry{{record, segment}, false}).second;
-  if (fresh && record.kind == RecordKind::kBoundary) {
+  const auto [at, fresh] = records.try_emplace(record.key, Entry{{record, segment}, false});
+  if (record.kind == RecordKind::kBoundary) {
+    if (!fresh) drop_link(at->second.record.header);
     boundaries_by_parent_.emplace(record.parent, record.key);
   }
+  if (!fresh) at->second = Entry{{record, segment}, false};
 }
 
 // ---- Finding ----------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ bool is_locked(System& system, int directory) {
   const int file = system.open_at(directory, kTierLock, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (file < 0) return false;
   const bool locked = system.lock(file) == -EWOULDBLOCK;
+  if (!locked) unlock(file);
   ::close(file);
   return locked;
 }

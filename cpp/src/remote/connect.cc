@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -42,6 +43,7 @@ Found look_up(const std::string& host, std::uint16_t port, int flags) {
   Found found;
   found.failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (found.failed != 0) return found;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
     Target target;
     if (each->ai_addrlen > sizeof(target.bytes)) continue;
@@ -49,7 +51,6 @@ Found look_up(const std::string& host, std::uint16_t port, int flags) {
     target.size = each->ai_addrlen;
     found.targets.push_back(target);
   }
-  freeaddrinfo(list);
   return found;
 }
 
@@ -67,7 +68,12 @@ Result<std::vector<Target>> resolve(const Address& address, const Deadline& dead
   const auto pending = std::make_shared<Pending>();
   try {
     std::thread([pending, host = address.host, port = address.port] {
-      Found all = look_up(host, port, AI_ADDRCONFIG);
+      Found all;
+      try {
+        all = look_up(host, port, AI_ADDRCONFIG);
+      } catch (const std::bad_alloc&) {
+        all.failed = EAI_MEMORY;
+      }
       const std::lock_guard lock(pending->mutex);
       pending->found = std::move(all);
       pending->done.notify_all();

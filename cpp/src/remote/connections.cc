@@ -9,9 +9,17 @@ struct Connections::Taken {
   Connections& owner;
   std::unique_ptr<RespClient> is;
   bool ended = false;
+  bool kept = false;  // its place is somebody else's to give back
 
-  ~Taken() { owner.give_back(ended ? std::move(is) : nullptr); }
+  ~Taken() {
+    if (!kept) owner.give_back(ended ? std::move(is) : nullptr);
+  }
 };
+
+Connections::Connections(Address address, Login login, std::size_t most)
+    : address_(std::move(address)), login_(std::move(login)), most_(most) {
+  idle_.reserve(most_);  // so that giving back cannot fail
+}
 
 // A place among `most_` is taken before a connection is made, outside the lock.
 Result<std::unique_ptr<RespClient>> Connections::take(const Deadline& deadline, bool fresh,
@@ -32,8 +40,9 @@ Result<std::unique_ptr<RespClient>> Connections::take(const Deadline& deadline, 
     }
     ++stats_.connects;
   }
+  Taken place{*this, nullptr};
   auto client = RespClient::connect(address_, login_, deadline, timed_out);
-  if (!client) give_back(nullptr);
+  place.kept = client.is_ok();
   return client;
 }
 

@@ -28,8 +28,7 @@ struct ConnectionStats {
 class Connections {
  public:
   // At most `most` at a time; who finds none waits for one, by its deadline.
-  Connections(Address address, Login login, std::size_t most)
-      : address_(std::move(address)), login_(std::move(login)), most_(most) {}
+  Connections(Address address, Login login, std::size_t most);
 
   // An operation over one connection. It is called again, with a new connection, where a kept one
   // turns out to have been closed meanwhile. kIoError: not tried, because the last failure was a

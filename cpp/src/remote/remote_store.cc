@@ -36,12 +36,14 @@ std::string hex(const Digest& digest) {
 }
 
 // The head of the record that was asked for, or none: damaged, or another one.
-std::optional<RecordHeader> head_of(const Reply& reply, RecordKind kind, const Digest& key) {
+std::optional<RecordHeader> head_of(const Reply& reply, RecordKind kind, const Digest& key,
+                                    const Digest& parent) {
   if (reply.kind != Reply::Kind::kBulk || reply.text.size() != kRecordHeaderBytes) return {};
   persist::RecordHeaderBytes bytes;
   std::memcpy(bytes.data(), reply.text.data(), bytes.size());
   const auto header = persist::decode_record(bytes, 0, 0);
-  const bool right = header && header->kind == kind && header->key == key;
+  const bool right = header && header->kind == kind && header->key == key &&
+                     (kind == RecordKind::kRun || header->parent == parent);
   return right ? header : std::nullopt;
 }
 
@@ -152,7 +154,7 @@ Status RemoteStore::find_heads(std::span<const Asked> asked, const Deadline& dea
                                    ": the server says: ", printable(reply.text));
         continue;
       }
-      heads[i] = head_of(reply, asked[i].kind, asked[i].key);
+      heads[i] = head_of(reply, asked[i].kind, asked[i].key, asked[i].parent);
       if (heads[i] && parts_of(*heads[i]) > kMostParts) heads[i].reset();
       const bool absent = reply.kind == Reply::Kind::kBulk && reply.text.empty();
       if (!heads[i] && !absent) damaged.push_back(name_of(asked[i], 0));

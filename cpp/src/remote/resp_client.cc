@@ -58,7 +58,23 @@ Status RespClient::broken(Status status) {
   return status;
 }
 
+// With no reply to come, nothing may: it would be taken for that to the next command.
+Status RespClient::check_quiet() {
+  if (awaited_ > 0) return Status::ok();
+  std::array<char, 128> bytes;
+  std::string_view said = pending();
+  if (said.empty()) {
+    const ssize_t got = ::recv(socket_.file(), bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
+    if (got < 0) return Status::ok();  // nothing; or sending tells what is wrong
+    said = {bytes.data(), static_cast<std::size_t>(got)};
+  }
+  return broken(Status::io_error("the server says what nobody asked for: ", printable(said)));
+}
+
 Status RespClient::send(const Commands& commands, const Deadline& deadline) {
+  if (Status status = check_quiet(); !status) return status;
+  awaited_ += commands.count();
   std::vector<iovec> all = commands.pieces();
   std::span<iovec> left(all);
   while (!left.empty()) {
@@ -122,6 +138,7 @@ Status RespClient::receive(const ReplyLimits& limits, Reply& reply, const Deadli
     if (!used) return broken(used.status());
     if (*used) {
       begin_ += **used;
+      awaited_ -= awaited_ > 0;
       return Status::ok();
     }
     if (Status status = fill(deadline); !status) return status;
@@ -202,6 +219,13 @@ Status RespClient::skip(std::uint64_t bytes, const Deadline& deadline) {
 
 Result<std::optional<std::uint64_t>> RespClient::receive_into(std::span<const iovec> pieces,
                                                               const Deadline& deadline) {
+  const auto size = take_value(pieces, deadline);
+  if (!broken_) awaited_ -= awaited_ > 0;
+  return size;
+}
+
+Result<std::optional<std::uint64_t>> RespClient::take_value(std::span<const iovec> pieces,
+                                                            const Deadline& deadline) {
   std::string line;
   if (Status status = take_line(line, deadline); !status) return status;
   const auto size = parse_bulk_line(line);
@@ -213,18 +237,15 @@ Result<std::optional<std::uint64_t>> RespClient::receive_into(std::span<const io
   const auto bytes = static_cast<std::uint64_t>(*size);
   std::uint64_t wanted = 0;
   for (const iovec& piece : pieces) wanted += piece.iov_len;
-  if (bytes != wanted) {
-    if (bytes > kMostSkipped) {
-      return broken(Status::corruption("no answer of a Valkey server: a value of ", bytes,
-                                       " bytes, ", wanted, " were asked for"));
-    }
-    if (Status status = skip(bytes + 2, deadline); !status) return status;
-    return std::optional(bytes);
+  if (bytes != wanted && bytes > kMostSkipped) {
+    return broken(Status::corruption("no answer of a Valkey server: a value of ", bytes, " bytes, ",
+                                     wanted, " were asked for"));
   }
-  if (Status status = read_exactly(pieces, deadline); !status) return status;
+  Status status = bytes == wanted ? read_exactly(pieces, deadline) : skip(bytes, deadline);
+  if (!status) return status;
   char end[2] = {};
   const iovec tail{end, sizeof(end)};
-  if (Status status = read_exactly({&tail, 1}, deadline); !status) return status;
+  if (status = read_exactly({&tail, 1}, deadline); !status) return status;
   if (end[0] != '\r' || end[1] != '\n') {
     return broken(Status::corruption("no answer of a Valkey server: a string without an end"));
   }

@@ -39,7 +39,8 @@ class RespClient {
   // Over a socket that is connected already.
   explicit RespClient(Socket socket) : socket_(std::move(socket)) {}
 
-  // Sends all commands. kIoError: they have not gone in time; the connection is of no more use.
+  // Sends all commands. kIoError: they have not gone in time, or the server has said something that
+  // no command asked for; the connection is of no more use.
   Status send(const Commands& commands, const Deadline& deadline);
   // The next reply. kIoError: none in time. kCorruption: none at all. After either the connection
   // is of no more use; an error of the server is a reply.
@@ -63,10 +64,13 @@ class RespClient {
  private:
   Status log_in(const Login& login, const Deadline& deadline);
   Status broken(Status status);
+  Status check_quiet();
   Status fill(const Deadline& deadline);
   Status take_line(std::string& line, const Deadline& deadline);
   Status read_exactly(std::span<const iovec> pieces, const Deadline& deadline);
   Status skip(std::uint64_t bytes, const Deadline& deadline);
+  Result<std::optional<std::uint64_t>> take_value(std::span<const iovec> pieces,
+                                                  const Deadline& deadline);
   std::string_view pending() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
   Socket socket_;
@@ -74,6 +78,7 @@ class RespClient {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::uint64_t received_ = 0;
+  std::size_t awaited_ = 0;  // replies to what was sent
   bool kept_ = false;
   bool broken_ = false;
   bool timed_out_ = false;

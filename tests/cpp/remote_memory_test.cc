@@ -1,0 +1,88 @@
+// The process runs out of memory while it talks to a server: the caller is told, no place among the
+// connections is lost, and no thread ends the process.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <new>
+#include <optional>
+
+#include "failing_new.h"
+#include "fake_valkey.h"
+#include "remote/connections.h"
+#include "served.h"
+
+namespace kvcache {
+namespace {
+
+using namespace served;
+using fake::Valkey;
+using remote::Connections;
+using remote::Deadline;
+using remote::RespClient;
+
+// Lets the first, second, ... allocation of a call fail until none is left that would.
+int fail_each_allocation(const std::function<void()>& call) {
+  for (int at = 0;; ++at) {
+    remaining = at;
+    bool failed = false;
+    try {
+      call();
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    const bool reached = remaining < 0;
+    remaining = -1;
+    if (!reached && !failed) return at;
+  }
+}
+
+TEST(RemoteMemory, NoConnectionIsLost) {
+  Valkey server;
+  Connections connections({"127.0.0.1", server.port(), ""}, {}, 1);
+  const Deadline deadline = Deadline::after_ms(20'000);
+  const auto ask = [&] {
+    return connections.run(deadline, [&](RespClient& client) {
+      remote::Commands commands;
+      commands.add({"STRLEN", "x"});
+      if (Status sent = client.send(commands, deadline); !sent) return sent;
+      remote::Reply reply;
+      return client.receive({}, reply, deadline);
+    });
+  };
+  EXPECT_GT(fail_each_allocation([&] { static_cast<void>(ask()); }), 3);
+  EXPECT_TRUE(ask().is_ok());
+  EXPECT_EQ(connections.stats().timeouts, 0U);
+}
+
+TEST(RemoteMemory, AThreadThatReadsDoesNotEndTheProcess) {
+  Valkey server;
+  RemoteTierOptions remote;
+  remote.host = "127.0.0.1";
+  remote.port = server.port();
+  remote.read_threads = 2;
+  const auto make = [&] {
+    auto plan =
+        StatePlan::create(kHybrid.decls(), {.memory_bytes = 1 << 20, .block_tokens = kBlock});
+    CacheOptions options;
+    options.remote = remote;
+    return Cache::create(std::move(plan).value(), options).value();
+  };
+  const Tokens tokens = prompt(150);
+  serve(kHybrid, *make(), tokens);
+  for (long at = 0; at < 2000; at += at < 40 ? 1 : 7) {
+    const auto cache = make();
+    remaining = at;
+    std::optional<Result<Sequence>> sequence;
+    try {
+      sequence.emplace(cache->open(tokens, {}));
+    } catch (const std::bad_alloc&) {
+    }
+    const bool reached = remaining < 0;
+    remaining = -1;
+    if (!reached) return;
+  }
+  ADD_FAILURE() << "never ended";
+}
+
+}  // namespace
+}  // namespace kvcache
