@@ -54,7 +54,7 @@ def plot_growth(models: Mapping[str, Sequence[StateDecl]], tokens: int, path: Pa
         sizes = components_by_length(decls, lengths)
         rows = [[size / 2**20 for size in row] for row in sizes.values()]
         panel.stackplot(lengths, *rows, labels=list(sizes))
-        panel.set_title(name)
+        panel.set_title(name, parse_math=False)  # a name may have any letter
         panel.set_xlabel("positions of one sequence")
         panel.legend(loc="upper left", fontsize="small")
     panels[0].set_ylabel("MiB")

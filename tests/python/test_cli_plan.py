@@ -123,7 +123,7 @@ def test_several_models_are_a_list(write, capsys) -> None:
 def test_plot_draws_every_model(write, capsys, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "state.png"
-    files = [write(LLAMA), write(DEMO_MODEL, "demo.json")]
+    files = [write(LLAMA), write(DEMO_MODEL, "demo.json"), write(LLAMA, r"a$\frac$.json")]
     assert main(["plan", *files, "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
 
