@@ -11,6 +11,7 @@
 
 #include "base/crc32c.h"
 #include "kvcache/cache.h"
+#include "persist/files.h"
 #include "persist/generation.h"
 #include "persist/json.h"
 
@@ -333,6 +334,43 @@ TEST_F(Persist, AFailedSaveLeavesNoTrace) {
   EXPECT_EQ(cache->save(path_ + "2", tokens_of(0), {}, {}).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(Persist, AGenerationThatIsReplacedWhileItIsReadGivesWayToTheNewerOne) {
+  fs::create_directory(path_);
+  const auto root = persist::open_directory(path_);
+  ASSERT_TRUE(root.is_ok());
+  const auto put = [&](int number) {
+    std::ofstream(path_ + "/CURRENT") << "generation-" << number << '\n';
+  };
+  const auto is_ok = [](const Result<int>& found) { return found.is_ok(); };
+  int calls = 0;
+  put(0);
+  const auto newest = persist::read_newest(
+      *root,
+      [&](const std::string& name) -> Result<int> {
+        EXPECT_EQ(name, "generation-" + std::to_string(calls));
+        if (++calls == 3) return calls;
+        put(calls);
+        return Status::corruption("missing");
+      },
+      is_ok);
+  ASSERT_TRUE(newest.is_ok());
+  EXPECT_EQ(*newest, 3);
+  // Damage is no replacement, and one that never ends is not followed for ever.
+  for (const bool replaced : {false, true}) {
+    calls = 0;
+    const auto damaged = persist::read_newest(
+        *root,
+        [&](const std::string&) -> Result<int> {
+          ++calls;
+          if (replaced) put(100 + calls);
+          return Status::corruption("damaged");
+        },
+        is_ok);
+    EXPECT_EQ(damaged.status().code(), StatusCode::kCorruption);
+    EXPECT_EQ(calls, replaced ? persist::kMaxReplacements : 1);
+  }
 }
 
 TEST_F(Persist, PinnedPagesAreGivenBack) {

@@ -87,7 +87,7 @@ Status read_manifest(const Value& manifest, const std::string& path, PromptCache
   return Status::ok();
 }
 
-// The manifest of the current generation.
+// The manifest of a generation.
 struct Opened {
   std::string generation;
   File directory;
@@ -95,27 +95,22 @@ struct Opened {
   Value manifest;
 };
 
-Result<Opened> open_manifest(const std::string& path) {
-  const auto root = persist::open_directory(path);
-  if (!root) return root.status();
-  auto name = persist::read_current(*root);
-  if (!name) return name.status();
-  const auto generations = persist::open_directory_at(*root, persist::kGenerations);
+Result<Opened> open_manifest(const File& root, const std::string& name) {
+  const auto generations = persist::open_directory_at(root, persist::kGenerations);
   if (!generations) return generations.status();
-  auto directory = persist::open_directory_at(*generations, *name);
+  auto directory = persist::open_directory_at(*generations, name);
   if (!directory) return directory.status();
   const auto text =
       persist::read_small_file(*directory, persist::kManifest, persist::kMaxManifestBytes);
   if (!text) return text.status();
   const std::string where = directory->path() + '/' + persist::kManifest;
-  const auto digest = persist::manifest_digest(*name);
+  const auto digest = persist::manifest_digest(name);
   if (!digest || sha256_hex(*text) != *digest) {
     return Status::corruption(where, ": not the manifest that its generation is named after");
   }
   auto manifest = persist::json::parse(*text);
   if (!manifest) return manifest.status().prefixed(where + ": ");
-  return Opened{std::move(name).value(), std::move(directory).value(), where,
-                std::move(manifest).value()};
+  return Opened{name, std::move(directory).value(), where, std::move(manifest).value()};
 }
 
 // Where the tokens begin in the file that holds them.
@@ -167,16 +162,13 @@ Result<std::vector<std::int32_t>> read_tokens(const Opened& opened,
   return Status::corruption(file->path(), ": not the tokens that the manifest names");
 }
 
-}  // namespace
-
-Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
-  const auto opened = open_manifest(path);
-  if (!opened) return opened.status();
-  return examine(*opened, deep);
+Result<PromptCacheReport> check_generation(const File& root, const std::string& name, bool deep) {
+  const auto opened = open_manifest(root, name);
+  return opened ? examine(*opened, deep) : opened.status();
 }
 
-Result<PromptPrefix> read_prompt_prefix(const std::string& path) {
-  const auto opened = open_manifest(path);
+Result<PromptPrefix> read_prefix(const File& root, const std::string& name) {
+  const auto opened = open_manifest(root, name);
   if (!opened) return opened.status();
   auto report = examine(*opened, false);
   if (!report) return report.status();
@@ -185,6 +177,24 @@ Result<PromptPrefix> read_prompt_prefix(const std::string& path) {
   if (!tokens) return tokens.status();
   return PromptPrefix{std::move(report->fingerprint), std::move(report->space),
                       std::move(report->snapshots), std::move(tokens).value()};
+}
+
+}  // namespace
+
+Result<PromptCacheReport> check_prompt_cache(const std::string& path, bool deep) {
+  const auto root = persist::open_directory(path);
+  if (!root) return root.status();
+  return persist::read_newest(
+      *root, [&](const std::string& name) { return check_generation(*root, name, deep); },
+      [](const Result<PromptCacheReport>& found) { return found && found->problems.empty(); });
+}
+
+Result<PromptPrefix> read_prompt_prefix(const std::string& path) {
+  const auto root = persist::open_directory(path);
+  if (!root) return root.status();
+  return persist::read_newest(
+      *root, [&](const std::string& name) { return read_prefix(*root, name); },
+      [](const Result<PromptPrefix>& found) { return found.is_ok(); });
 }
 
 }  // namespace kvcache

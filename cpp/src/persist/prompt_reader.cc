@@ -13,9 +13,6 @@
 namespace kvcache::persist {
 namespace {
 
-// How often a generation may be replaced while it is being opened.
-constexpr int kMaxAttempts = 16;
-
 struct OpenShard {
   ShardSpec spec;
   ShardEntry entry;
@@ -103,16 +100,10 @@ Result<OpenGeneration> open_current(const std::string& path, const StatePlan& pl
                                     const std::string& space, bool convert) {
   const auto root = open_directory(path);
   if (!root) return root.status();
-  auto name = read_current(*root);
-  for (int attempt = 1;; ++attempt) {
-    if (!name) return name.status();
-    auto generation = open_generation(*root, *name, plan, space, convert);
-    if (generation || attempt == kMaxAttempts) return generation;
-    // A replacement may have taken the generation away meanwhile; then there is a newer one.
-    auto again = read_current(*root);
-    if (!again || *again == *name) return generation;
-    name = std::move(again);
-  }
+  return read_newest(
+      *root,
+      [&](const std::string& name) { return open_generation(*root, name, plan, space, convert); },
+      [](const Result<OpenGeneration>& found) { return found.is_ok(); });
 }
 
 Status check_bytes(const OpenShard& shard) {
