@@ -168,7 +168,7 @@ class Prefix:
         """Let it be found.
 
         Raises:
-            NotFoundError: the weights have changed meanwhile; nothing was kept.
+            NotFoundError: the cache was cleared, or told of other weights, meanwhile.
         """
         if self.is_resident:
             return
@@ -176,7 +176,8 @@ class Prefix:
         kept = self._explain().cached_tokens
         if kept < self._count:
             raise NotFoundError(
-                f"load: {kept} of {self._count} positions were kept; the weights have changed"
+                f"load: {kept} of {self._count} positions were kept; the cache was cleared or told "
+                "of other weights meanwhile"
             )
 
     def __enter__(self) -> Self:

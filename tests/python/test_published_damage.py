@@ -527,6 +527,21 @@ def test_what_changes_between_check_and_use_is_noticed(
     shard.write_bytes(raw)
 
 
+def test_a_cache_that_is_cleared_meanwhile_is_told(
+    cache: kvcache.Cache, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = kvcache.Sequence.publish
+
+    def then_clear(sequence: kvcache.Sequence) -> None:
+        publish(sequence)
+        cache.clear()
+
+    monkeypatch.setattr(kvcache.Sequence, "publish", then_clear)
+    with pytest.raises(NotFoundError, match="0 of 21 positions were kept; the cache was cleared"):
+        load_published(cache, written.path, TOKENS)
+    assert cache.stats().open_sequences == 0
+
+
 def test_a_replaced_generation_is_the_one_that_is_read(
     cache: kvcache.Cache, written: Written, tmp_path: Path
 ) -> None:
