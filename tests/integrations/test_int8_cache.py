@@ -112,6 +112,33 @@ def test_rows_are_chosen_repeated_and_forgotten() -> None:
     run(model, prompt(1), cache)
 
 
+def test_what_is_refused_leaves_the_rows_as_they_are() -> None:
+    model = tiny_model("llama")
+    ids = torch.cat([prompt(30, seed=8), prompt(30, seed=9)])
+    cache, other = (Int8Cache(model, memory="16MiB", sequences=3) for _ in range(2))
+    for each in (cache, other):
+        run(model, ids, each)
+    for wrong in (torch.tensor([5, 0]), torch.tensor([0, -1])):
+        with pytest.raises(InvalidArgumentError, match=r"row: must be 0\.\.1"):
+            cache.reorder_cache(wrong)
+    with pytest.raises(InvalidArgumentError, match="indices: "):
+        cache.batch_select_indices(torch.tensor([9]))
+    with pytest.raises(InvalidArgumentError, match="repeats: must be 1"):
+        cache.batch_repeat_interleave(0)
+    with pytest.raises(OutOfCapacityError, match="the plan allows 3"):
+        cache.reorder_cache(torch.tensor([1, 0]))
+    for wrong in ("x", None, -0.5):
+        with pytest.raises(InvalidArgumentError, match="tokens_to_remove: expected an integer"):
+            cache.crop(wrong)
+    assert cache.pages.cache.stats().open_sequences == 2
+    after = [run(model, prompt(5).expand(2, -1), each, 30) for each in (cache, other)]
+    assert torch.equal(*after)
+    cache.crop(-1000)  # as a layer of transformers, more than there is
+    assert cache.get_seq_length() == 0
+    other.reset()
+    assert torch.equal(*(run(model, ids, each) for each in (cache, other)))
+
+
 def test_memory_is_limited_and_small() -> None:
     model = tiny_model("llama")
     cache = Int8Cache(model, memory="1MiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import transformers
 from transformers import cache_utils
 
+from kvcache._arguments import as_count
 from kvcache.cache import Cache
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.integrations.transformers.layers import declare
@@ -61,16 +63,21 @@ class _Pages:
             row.truncate(positions)
 
     def select(self, rows: Iterable[int]) -> None:
-        """New rows that go on from these; pages are shared until one of them writes."""
-        chosen = list(rows)
+        """New rows that go on from these; pages are shared until one of them writes.
+
+        Raises:
+            InvalidArgumentError: there is no such row. OutOfCapacityError: the plan does not allow
+                so many, beside those that are there. In both cases nothing has changed.
+        """
+        most = len(self.rows) - 1
+        chosen = [as_count(row, "row", most=most) for row in rows] if self.rows else []
         if chosen == list(range(len(self.rows))):
             return
-        old, self.rows = self.rows, []
-        try:
-            self.rows = [old[row].fork() for row in chosen]
-        finally:
-            for row in old:
-                row.close()
+        with contextlib.ExitStack() as stack:
+            new = [stack.enter_context(self.rows[row].fork()) for row in chosen]
+            stack.pop_all()
+        self.close()
+        self.rows = new
 
     def close(self) -> None:
         """Give everything back."""
@@ -208,36 +215,41 @@ class Int8Cache(transformers.Cache):  # type: ignore[misc]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last positions; as in `transformers.Cache`, a number that is not above 0."""
-        if tokens_to_remove > 0:
+        count = as_count(tokens_to_remove, "tokens_to_remove", least=-(2**63))
+        if count > 0:
             raise InvalidArgumentError(
-                f"tokens_to_remove: expected 0 or a negative number, got {tokens_to_remove}"
+                f"tokens_to_remove: expected 0 or a negative number, got {count}"
             )
         for layer in self._others():
-            layer.crop(tokens_to_remove)
+            layer.crop(count)
+        length = max(0, self._int8()[0].cumulative_length + count)
         for layer in self._int8():
-            layer.cumulative_length += tokens_to_remove
-        length = self._int8()[0].cumulative_length
+            layer.cumulative_length = length
         self.pages.settle(length)
         self.pages.truncate(length)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Rows that go on from those of the beams chosen."""
+        self._select(beam_idx.tolist())
         for layer in self._others():
             layer.reorder_cache(beam_idx)
-        self._select(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row so many times."""
+        times = as_count(repeats, "repeats", least=1)
+        self._select(row for row in range(len(self.pages.rows)) for _ in range(times))
         for layer in self._others():
-            layer.batch_repeat_interleave(repeats)
-        self._select(np.repeat(np.arange(len(self.pages.rows)), repeats).tolist())
+            layer.batch_repeat_interleave(times)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """These rows alone."""
+        try:
+            chosen = torch.arange(len(self.pages.rows))[indices.cpu()]
+        except IndexError as error:
+            raise InvalidArgumentError(f"indices: {error}") from None
+        self._select(chosen.tolist())
         for layer in self._others():
             layer.batch_select_indices(indices)
-        chosen = torch.arange(len(self.pages.rows))[indices.cpu()]
-        self._select(chosen.tolist())
 
     def reset(self) -> None:
         """Forget everything."""
@@ -248,7 +260,7 @@ class Int8Cache(transformers.Cache):  # type: ignore[misc]
             layer.is_initialized = False
         self.pages.close()
 
-    def _select(self, rows: list[int]) -> None:
+    def _select(self, rows: Iterable[int]) -> None:
         self.pages.settle(self._int8()[0].cumulative_length)
         self.pages.select(rows)
 
