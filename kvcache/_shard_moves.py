@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvcache._arguments import as_count
+from kvcache._arguments import as_count, as_instance
 from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.models import Model
+from kvcache.sequence import Sequence
 from kvcache.state import DType, StateDecl, StateKind, declare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
-    from kvcache.models import Model
     from kvcache.plan import StatePlan
-    from kvcache.sequence import Sequence
 
 __all__ = ["reshard"]
 
@@ -79,7 +79,7 @@ def whole_state(model: Model) -> tuple[StateDecl, ...]:
         InvalidArgumentError: it is no model, or one of several ranks. UnsupportedError: it keeps
             what is not moved between ranks.
     """
-    if not hasattr(model, "channel_parts"):
+    if not isinstance(model, Model):
         raise InvalidArgumentError(
             f"model: expected what kvcache.models.from_config() returns, got {model!r}"
         )
@@ -135,7 +135,7 @@ def _sequences(side: Iterable[Sequence], name: str) -> list[Sequence]:
     if not ranks:
         raise InvalidArgumentError(f"{name}: expected one sequence for each rank, got {side!r}")
     for rank, sequence in enumerate(ranks):
-        if not getattr(sequence, "is_open", False):
+        if not as_instance(sequence, Sequence, f"{name}[{rank}]").is_open:
             raise InvalidArgumentError(f"{name}[{rank}]: expected an open sequence: {sequence!r}")
     return ranks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -166,8 +167,14 @@ def test_what_cannot_be_moved_is_refused_before_anything_moves() -> None:
         for sources, targets in (([one], [other, other]), ([one, one], [other]), ([one], [one])):
             with pytest.raises(InvalidArgumentError, match="there twice"):
                 reshard(model, sources, targets)
-        with pytest.raises(InvalidArgumentError, match="model: expected what"):
-            reshard(None, [one], [other])  # type: ignore[arg-type]
+        like_a_model = SimpleNamespace(channel_parts=(), tp=1)
+        for wrong in (None, like_a_model):
+            with pytest.raises(InvalidArgumentError, match="model: expected what"):
+                reshard(wrong, [one], [other])  # type: ignore[arg-type]
+        like_a_sequence = SimpleNamespace(is_open=True)
+        for sides in (([like_a_sequence], [one]), ([one], [like_a_sequence])):
+            with pytest.raises(InvalidArgumentError, match=r"\[0\]: expected a Sequence"):
+                reshard(model, *sides)
         with pytest.raises(InvalidArgumentError, match="sources: expected one sequence"):
             reshard(model, one, [other])  # type: ignore[arg-type]
     with cache.open([1, 2]) as fresh, pytest.raises(InvalidArgumentError, match="open sequence"):
