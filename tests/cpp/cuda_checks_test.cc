@@ -272,6 +272,22 @@ TEST(CudaChecks, AMoveIsRefusedByItsPair) {
   expect_refused(check_move(items, items, 65, good), "items of 64 bytes hold no 65");
 }
 
+TEST(CudaChecks, NeighboursMoveTogetherWhereOrderDoesNotMatter) {
+  const Items items{memory, 9, 64};
+  const auto run = [&](std::vector<ItemPair> pairs, const Items& to, std::uint64_t bytes = 64) {
+    return run_of_moves(items, to, bytes, pairs);
+  };
+  EXPECT_EQ(run({{0, 3}, {1, 4}, {2, 5}, {7, 6}}, items), 3U);
+  EXPECT_EQ(run({{6, 1}, {7, 2}}, items), 2U);
+  EXPECT_EQ(run({{0, 1}, {1, 2}, {2, 3}}, items), 1U) << "the second reads what the first wrote";
+  EXPECT_EQ(run({{1, 0}, {2, 1}, {3, 2}}, items), 1U) << "and the second writes what it read";
+  EXPECT_EQ(run({{0, 2}, {1, 3}, {2, 4}}, items), 2U);
+  const Items elsewhere{memory + 9 * 64, 9, 64};
+  EXPECT_EQ(run({{0, 1}, {1, 2}, {2, 3}}, elsewhere), 3U);
+  const Items wide{memory + 9 * 64, 9, std::uint64_t{1} << 31};
+  EXPECT_EQ(run({{0, 1}, {1, 2}}, wide), 1U) << "more than a strided copy strides";
+}
+
 TEST(CudaChecks, AFaultWordSaysTheFirstRow) {
   FaultWord faults = kNoFault;
   EXPECT_TRUE(fault_status(faults));

@@ -28,6 +28,10 @@ Result<FoldGrid> fold_grid(const codec::FoldState& state, const codec::FoldRows&
                            const FoldBatch& batch, FaultWord* faults);
 Status check_move(const Items& from, const Items& to, std::uint64_t bytes,
                   std::span<const ItemPair> pairs);
+// How many of the pairs, from the first on, one strided copy may move: neighbours on both sides
+// that lie apart from their targets, for such a copy has no order. REQUIRES: check_move().
+std::size_t run_of_moves(const Items& from, const Items& to, std::uint64_t bytes,
+                         std::span<const ItemPair> pairs);
 
 // All fit a launch. A fold has as many for each of its sequences.
 std::uint32_t blocks_of(const RowGrid& grid);

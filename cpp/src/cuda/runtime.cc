@@ -55,33 +55,14 @@ Status check_faults(const FaultWord* word, Stream stream) {
 
 // ---- Moves ------------------------------------------------------------------------------------
 
-namespace {
-
-constexpr std::uint64_t kMostPitch = INT32_MAX;  // of a strided copy, on every device
-
-// Pairs from `first` on that are neighbours on both sides.
-std::size_t run_length(std::span<const ItemPair> pairs, std::size_t first) {
-  std::size_t length = 1;
-  while (first + length < pairs.size()) {
-    const ItemPair before = pairs[first + length - 1];
-    const ItemPair next = pairs[first + length];
-    if (next.from - 1 != before.from || next.to - 1 != before.to) break;
-    ++length;
-  }
-  return length;
-}
-
-}  // namespace
-
 Status move_items(const Items& from, const Items& to, std::uint64_t bytes,
                   std::span<const ItemPair> pairs, Stream stream) {
   if (Status status = check_move(from, to, bytes, pairs); !status) return status;
   if (bytes == 0) return Status::ok();
-  const bool strided = from.stride <= kMostPitch && to.stride <= kMostPitch;
   const auto* source = static_cast<const char*>(from.data);
   auto* target = static_cast<char*>(to.data);
   for (std::size_t i = 0; i < pairs.size();) {
-    const std::size_t length = strided ? run_length(pairs, i) : 1;
+    const std::size_t length = run_of_moves(from, to, bytes, pairs.subspan(i));
     const char* first = source + static_cast<std::uint64_t>(pairs[i].from) * from.stride;
     char* place = target + static_cast<std::uint64_t>(pairs[i].to) * to.stride;
     const cudaError_t error =

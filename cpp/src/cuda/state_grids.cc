@@ -6,6 +6,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr std::uint64_t kMostSequences = 65535;  // along the second axis of a launch
+constexpr std::uint64_t kMostPitch = INT32_MAX;  // of a strided copy, on every device
 
 Status check_items(const Items& items, std::uint64_t bytes, const char* name) {
   if (items.data == nullptr) return Status::invalid_argument(name, ": no address");
@@ -146,6 +147,27 @@ Status check_move(const Items& from, const Items& to, std::uint64_t bytes,
                                     " items to ", target, " of ", to.count);
   }
   return Status::ok();
+}
+
+std::size_t run_of_moves(const Items& from, const Items& to, std::uint64_t bytes,
+                         std::span<const ItemPair> pairs) {
+  if (from.stride > kMostPitch || to.stride > kMostPitch) return 1;
+  const auto begin_of = [](const Items& items, std::int32_t id) {
+    return reinterpret_cast<std::uintptr_t>(items.data) +
+           static_cast<std::uint64_t>(id) * items.stride;
+  };
+  const std::uintptr_t source = begin_of(from, pairs[0].from);
+  const std::uintptr_t target = begin_of(to, pairs[0].to);
+  std::size_t length = 1;
+  for (; length < pairs.size(); ++length) {
+    const ItemPair before = pairs[length - 1];
+    const ItemPair next = pairs[length];
+    if (next.from - 1 != before.from || next.to - 1 != before.to) break;
+    const std::uintptr_t source_end = begin_of(from, next.from) + bytes;
+    const std::uintptr_t target_end = begin_of(to, next.to) + bytes;
+    if (source < target_end && target < source_end) break;
+  }
+  return length;
 }
 
 Result<FoldGrid> fold_grid(const codec::FoldState& state, const codec::FoldRows& rows,

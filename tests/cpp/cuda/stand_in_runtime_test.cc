@@ -49,7 +49,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
   EXPECT_EQ(kind, cudaMemcpyDefault);
   EXPECT_LE(width, std::min(to_pitch, from_pitch));
-  for (size_t i = 0; i < height; ++i) {
+  for (size_t i = height; i-- > 0;) {  // in no order that a caller may rely on
     std::memcpy(static_cast<char*>(to) + i * to_pitch,
                 static_cast<const char*>(from) + i * from_pitch, width);
   }
@@ -113,6 +113,20 @@ TEST_F(CudaStandIn, MovesAreThoseOfMemcpyAndNeighboursGoTogether) {
                            pairs, nullptr));
     ASSERT_EQ(to, expected);
     ASSERT_EQ(stand_in.calls.size(), runs);
+  }
+}
+
+TEST_F(CudaStandIn, MovesWithinOneMemoryKeepTheirOrder) {
+  for (const std::vector<ItemPair>& pairs : std::vector<std::vector<ItemPair>>{
+           {{0, 1}, {1, 2}, {2, 3}}, {{1, 0}, {2, 1}, {3, 2}}, {{0, 4}, {1, 5}, {4, 2}}}) {
+    std::string memory = "abcdefg";
+    std::string expected = memory;
+    for (const auto& [from, to] : pairs) {
+      expected[static_cast<std::size_t>(to)] = expected[static_cast<std::size_t>(from)];
+    }
+    const Items items{memory.data(), memory.size(), 1};
+    ASSERT_TRUE(move_items(items, items, 1, pairs, nullptr));
+    EXPECT_EQ(memory, expected);
   }
 }
 
