@@ -1,14 +1,18 @@
 // Every pointer of every call of the C face as NULL, every enumeration with numbers it does not
 // have, every struct with sizes it cannot have: an error that says so, never a crash.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <concepts>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -331,6 +335,94 @@ TEST(CArguments, NothingIsDestroyedAndCountedOfNull) {
   EXPECT_STRNE(kvcache_version(), "");
   EXPECT_STREQ(kvcache_status_name(KVCACHE_IO_ERROR), "I/O error");
   EXPECT_STREQ(kvcache_status_name(static_cast<kvcache_status>(99)), "unknown status");
+}
+
+// ---- In a child of fork() -----------------------------------------------------------------------
+
+// Calls with what the parent has made; `reads`: of what never changes.
+class Child {
+ public:
+  explicit Child(World& world) : world_(world) {}
+
+  void refuses(auto... functions) {
+    const auto refuse = [this](auto function) {
+      const kvcache_status status = call(function);
+      const bool told = std::string(kvcache_last_error()).find("fork()") != std::string::npos;
+      if (status != KVCACHE_INVALID_ARGUMENT || !told) wrong();
+    };
+    (refuse(functions), ...);
+  }
+  void reads(auto... functions) {
+    const auto read = [this](auto function) {
+      if (call(function) != KVCACHE_OK) wrong();
+    };
+    (read(functions), ...);
+  }
+  // The number of the first call that was not as expected, or 0.
+  int result() const { return first_; }
+
+ private:
+  template <typename... Parameters>
+  kvcache_status call(kvcache_status (*function)(Parameters...)) {
+    ++calls_;
+    std::tuple<Parameters...> arguments{world_.give<Parameters>()...};
+    return std::apply(function, arguments);
+  }
+  void wrong() {
+    if (first_ == 0) first_ = calls_;
+    std::fprintf(stderr, "call %d: %s\n", calls_, kvcache_last_error());
+  }
+
+  World& world_;
+  int calls_ = 0;
+  int first_ = 0;
+};
+
+TEST(CArguments, AChildIsRefusedButReadsWhatNeverChanges) {
+  std::optional<World> world;
+  world.emplace();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    Child child(*world);
+    child.refuses(kvcache_cache_stats, kvcache_cache_pages, kvcache_cache_resize,
+                  kvcache_cache_reserve, kvcache_cache_explain, kvcache_cache_pin, kvcache_pin_read,
+                  kvcache_pin_renew, kvcache_cache_set_quota, kvcache_cache_tenants,
+                  kvcache_cache_erase, kvcache_cache_drop_expired, kvcache_cache_clear,
+                  kvcache_cache_bump_epoch, kvcache_cache_save, kvcache_cache_load,
+                  kvcache_cache_prefetch, kvcache_cache_flush_disk, kvcache_cache_disk_stats,
+                  kvcache_cache_take_events, kvcache_cache_events_snapshot,
+                  kvcache_cache_lose_events, kvcache_cache_group_stats);
+    child.refuses(kvcache_sequence_open, kvcache_sequence_close, kvcache_sequence_tokens,
+                  kvcache_sequence_extend, kvcache_sequence_write, kvcache_sequence_read,
+                  kvcache_sequence_write_records, kvcache_sequence_read_records,
+                  kvcache_sequence_state, kvcache_sequence_advance, kvcache_sequence_prepare,
+                  kvcache_sequence_advance_in_place, kvcache_sequence_block_table,
+                  kvcache_sequence_snapshot, kvcache_sequence_mark, kvcache_sequence_prefill_stops,
+                  kvcache_sequence_publish, kvcache_sequence_fork, kvcache_sequence_truncate,
+                  kvcache_sequence_shift, kvcache_sequence_record, kvcache_sequence_rollback,
+                  kvcache_sequence_begin_verify);
+    child.refuses(
+        kvcache_batch_create, kvcache_batch_lengths, kvcache_batch_extend, kvcache_batch_prepare,
+        kvcache_batch_write, kvcache_batch_read, kvcache_batch_advance,
+        kvcache_batch_advance_in_place, kvcache_batch_block_table, kvcache_verify_write,
+        kvcache_verify_write_records, kvcache_verify_state, kvcache_verify_live,
+        kvcache_verify_pending, kvcache_verify_stash, kvcache_verify_commit,
+        kvcache_verify_commit_path, kvcache_verify_rollback, kvcache_batch_begin_verify,
+        kvcache_batch_verify_write, kvcache_batch_verify_write_records, kvcache_batch_verify_state,
+        kvcache_batch_verify_live, kvcache_batch_verify_pending, kvcache_batch_verify_stash,
+        kvcache_batch_verify_commit, kvcache_batch_verify_commit_paths,
+        kvcache_batch_verify_rollback, kvcache_verify_table_pointers, kvcache_carry_table_layer,
+        kvcache_carry_table_live);
+    child.reads(kvcache_cache_group_count, kvcache_cache_sequence_bytes, kvcache_verify_rows,
+                kvcache_batch_verify_rows, kvcache_tree_accept);
+    world.reset();  // freeing is fine
+    _exit(child.result());
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "the first call that was not as expected";
 }
 
 TEST(CArguments, NonsenseNumbersAreErrors) {

@@ -33,7 +33,8 @@
  *     has stored, the cache may have dropped all of it, pins included, and goes on empty.
  * 10. Threads and processes. Handles may be used from any thread, by several at once, but for the
  *     call that destroys one, and for pins, lists and trees, whose calls are the caller's to order.
- *     In a child of fork() calls on its parent's handles fail, and freeing them is fine.
+ *     In a child of fork() calls on its parent's handles fail, but for those that read what never
+ *     changes (sizes of a plan, rows of a verify, lists, trees), and freeing them is fine.
  */
 #ifndef KVCACHE_C_H
 #define KVCACHE_C_H
