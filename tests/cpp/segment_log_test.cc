@@ -250,6 +250,29 @@ TEST(SegmentLog, OneWritesAndOthersSeeWhatItDid) {
   EXPECT_EQ(look_up(*reader, 0), Outcome::kAbsent) << "evicted by the writer";
 }
 
+// Several changes of a directory may have one time, as coarse as the file system tells it.
+TEST(SegmentLog, AReaderSeesChangesThatShareATime) {
+  class CoarseSystem : public System {
+   public:
+    int facts(int file, FileFacts& found) override {
+      const int failed = System::facts(file, found);
+      found.changed_ns -= found.changed_ns % 1'000'000'000;
+      return failed;
+    }
+  };
+  const Directory directory;
+  CoarseSystem system;
+  const auto writer = open_log(directory.tier());
+  ASSERT_TRUE(Sample(0).append_to(*writer).is_ok());
+  const auto reader = SegmentLog::open(system, directory.tier(), reading());
+  ASSERT_TRUE(reader.is_ok());
+  for (std::uint64_t i = 1; i < 60; ++i) {
+    ASSERT_TRUE(Sample(i, 1500).append_to(*writer).is_ok());
+    (*reader)->refresh();
+    ASSERT_EQ((*reader)->stats().records, writer->stats().records) << i;
+  }
+}
+
 TEST(SegmentLog, ARecordThatIsHeldIsReadThoughItsSegmentIsGone) {
   const Directory directory;
   LogOptions options = small_options();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <random>
 #include <utility>
 
@@ -29,6 +30,15 @@ struct Descriptor {
   }
   int file;
 };
+
+// Whether a change now would show in a directory's time, which file systems tell in ticks of up to
+// two seconds.
+bool is_settled(std::uint64_t changed_ns) {
+  constexpr std::uint64_t kTickNs = 2'000'000'000;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return changed_ns + kTickNs < static_cast<std::uint64_t>(ns);
+}
 
 TierId new_tier_id() {
   std::random_device random;
@@ -185,8 +195,6 @@ Status SegmentLog::write_marker(std::span<const std::string> names) {
 }
 
 Status SegmentLog::open_segments(std::span<const std::string> names) {
-  FileFacts facts;
-  if (system_.facts(directory_, facts) == 0) seen_ns_ = facts.changed_ns;
   for (const std::uint64_t number : segment_numbers(names)) {
     open_segment(number);
     next_number_ = std::max(next_number_, number + 1);
@@ -356,7 +364,7 @@ void SegmentLog::refresh() {
   if (facts.changed_ns == seen_ns_) return;
   std::vector<std::string> names;
   if (system_.list(directory_, names) < 0) return;
-  seen_ns_ = facts.changed_ns;
+  seen_ns_ = is_settled(facts.changed_ns) ? facts.changed_ns : 0;
   reopen_segments(names);
 }
 

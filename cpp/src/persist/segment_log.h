@@ -171,7 +171,7 @@ class SegmentLog final : public RecordStore {
   std::unordered_multimap<Digest, Digest, DigestHash> boundaries_by_parent_;
   std::map<std::uint64_t, std::shared_ptr<Segment>> segments_;
   std::map<std::uint64_t, Refused> refused_;  // segments that are not read
-  std::uint64_t seen_ns_ = 0;                 // what the directory was when it was listed
+  std::uint64_t seen_ns_ = 0;                 // what the directory was when it was listed; 0: again
   LogStats stats_;
 
   // Of the writing thread.
