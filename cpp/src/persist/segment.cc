@@ -18,37 +18,7 @@ namespace {
 
 // So much is moved at a time that its checksum finds it in the processor's cache.
 constexpr std::size_t kChunkBytes = 256 << 10;
-constexpr int kMaxPieces = 64;
-
-// Walks over pieces of memory, a chunk at a time.
-class Chunks {
- public:
-  explicit Chunks(std::span<const iovec> pieces) : pieces_(pieces) {}
-
-  // The next chunk; empty at the end.
-  std::span<iovec> next() {
-    count_ = 0;
-    for (std::size_t room = kChunkBytes; at_ < pieces_.size() && room > 0 && count_ < kMaxPieces;) {
-      const iovec& piece = pieces_[at_];
-      const std::size_t take = std::min(room, piece.iov_len - used_);
-      if (take > 0) chunk_[count_++] = {static_cast<std::byte*>(piece.iov_base) + used_, take};
-      room -= take;
-      used_ += take;
-      if (used_ == piece.iov_len) {
-        ++at_;
-        used_ = 0;
-      }
-    }
-    return std::span(chunk_).first(static_cast<std::size_t>(count_));
-  }
-
- private:
-  std::span<const iovec> pieces_;
-  std::size_t at_ = 0;
-  std::size_t used_ = 0;
-  std::array<iovec, kMaxPieces> chunk_;
-  int count_ = 0;
-};
+constexpr std::size_t kMostPieces = 64;  // of one call of the system
 
 Status write_pieces(System& system, int file, const std::string& path, std::span<iovec> pieces,
                     std::uint64_t& offset) {
@@ -255,8 +225,10 @@ Status Segment::append(RecordHeader& record, std::span<const std::int32_t> token
   Status status = write_all(tokens.data(), tokens.size_bytes(), record.tokens_offset());
   if (status) status = write_all(owner.data(), owner.size(), record.owner_offset());
   std::uint64_t offset = record.payload_offset(header_.alignment);
-  Chunks chunks(payload);
-  for (auto chunk = chunks.next(); status && !chunk.empty(); chunk = chunks.next()) {
+  PieceStream stream({payload.begin(), payload.end()});
+  while (status) {
+    auto chunk = stream.take(kChunkBytes, kMostPieces);
+    if (chunk.empty()) break;
     record.payload_crc = crc32c(record.payload_crc, chunk);
     status = write_pieces(system_, file_, path_, chunk, offset);
   }
@@ -385,13 +357,13 @@ Status Segment::read(const RecordHeader& record, std::span<std::int32_t> tokens,
   }
   std::uint32_t crc = 0;
   offset = record.payload_offset(header_.alignment);
-  Chunks chunks(payload);
-  for (auto chunk = chunks.next(); !chunk.empty(); chunk = chunks.next()) {
-    // Reading moves the pieces on.
-    std::array<iovec, kMaxPieces> kept;
-    const auto end = std::copy(chunk.begin(), chunk.end(), kept.begin());
-    if (Status status = read_pieces(system_, file_, path_, chunk, offset); !status) return status;
-    crc = crc32c(crc, {kept.begin(), end});
+  PieceStream stream({payload.begin(), payload.end()});
+  for (;;) {
+    const auto chunk = stream.take(kChunkBytes, kMostPieces);
+    if (chunk.empty()) break;
+    auto moved = chunk;  // reading moves the pieces on
+    if (Status status = read_pieces(system_, file_, path_, moved, offset); !status) return status;
+    crc = crc32c(crc, chunk);
   }
   return crc == record.payload_crc ? Status::ok() : damaged("its checksum is wrong");
 }

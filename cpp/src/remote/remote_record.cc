@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/iovecs.h"
 #include "base/sha256.h"
-#include "remote/pieces.h"
 #include "remote/remote_store.h"
 
 namespace kvcache::remote {
@@ -33,7 +33,7 @@ iovec piece_of(const void* data, std::size_t bytes) { return {const_cast<void*>(
 struct Arriving {
   RecordHeaderBytes header{};
   std::string owner;
-  std::optional<Pieces> stream;
+  std::optional<PieceStream> stream;
   std::uint64_t bytes = 0;
   std::uint64_t front = 0;  // bytes before the payload that have not come
   std::uint32_t payload_crc = 0;
@@ -187,7 +187,7 @@ Status RemoteStore::check_presence(RespClient& client, const RecordHeader& recor
 Status RemoteStore::write(RespClient& client, const RecordHeader& record,
                           std::span<const iovec> stream, bool& present, const Deadline& deadline) {
   const std::uint64_t parts = parts_of(record);
-  Pieces pieces({stream.begin(), stream.end()});
+  PieceStream pieces({stream.begin(), stream.end()});
   Commands commands;
   commands.add({"MULTI"});
   const std::string ttl = std::to_string(options_.ttl_ms);
