@@ -21,7 +21,7 @@ TOLERANCE = 0.002
 
 
 def replay(trace: Path, model: str, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "kvcache", "replay", "--json", "--trace", str(trace)]
+    command = [sys.executable, "-P", "-m", "kvcache", "replay", "--json", "--trace", str(trace)]
     done = subprocess.run(
         [*command, "--model", str(HERE / model), *options], check=True, stdout=subprocess.PIPE
     )
