@@ -9,6 +9,7 @@
 #include <set>
 
 #include "arena/free_bitmap.h"
+#include "arena/os_memory.h"
 #include "arena/pool_map.h"
 
 namespace kvcache::arena {
@@ -299,7 +300,8 @@ TEST(Arena, MemoryOfFreedPagesIsMovedUnderASnapshotAndBack) {
   for (const ItemId id : ids) stamp(pages, id, static_cast<unsigned char>(id));
   for (std::size_t i = 0; i < 48; i += 2) pages.release(ids[i]);  // scattered
   const ItemId snapshot = *snapshots.allocate();
-  EXPECT_EQ(arena->moved_bytes(), 24 * kSpan);
+  const std::uint64_t moved = os::can_move() ? 24 * kSpan : 0;
+  EXPECT_EQ(arena->moved_bytes(), moved);
   stamp(snapshots, snapshot, 200);
   for (std::size_t i = 0; i < 64; ++i) {
     if (i % 2 == 0 && i < 48) continue;
@@ -308,7 +310,7 @@ TEST(Arena, MemoryOfFreedPagesIsMovedUnderASnapshotAndBack) {
   snapshots.release(snapshot);
   std::vector<ItemId> again(24);
   ASSERT_TRUE(pages.allocate_many(again).is_ok());
-  EXPECT_EQ(arena->moved_bytes(), 48 * kSpan);
+  EXPECT_EQ(arena->moved_bytes(), 2 * moved);
   for (const ItemId id : again) stamp(pages, id, 77);
   for (const ItemId id : again) EXPECT_TRUE(stamped(pages, id, 77));
   EXPECT_TRUE(stamped(pages, ids[63], 63));

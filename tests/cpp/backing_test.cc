@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "arena/os_memory.h"
 #include "layout/spans.h"
 
 namespace kvcache::arena {
@@ -13,8 +14,9 @@ namespace {
 
 constexpr std::uint64_t kPage = kOsPageBytes;
 
-std::unique_ptr<Backing> make_backing(std::uint64_t pages, std::size_t max_seams = 1000) {
-  auto backing = Backing::create(pages * kPage, pages * kPage, {}, max_seams);
+std::unique_ptr<Backing> make_backing(std::uint64_t pages, std::size_t max_seams = 1000,
+                                      std::uint64_t page_bytes = 0) {
+  auto backing = Backing::create(pages * kPage, pages * kPage, {}, max_seams, page_bytes);
   EXPECT_TRUE(backing.is_ok()) << backing.status().message();
   return std::move(backing).value();
 }
@@ -57,7 +59,7 @@ void take_and_give_back(std::size_t max_seams, std::uint64_t budget_pages) {
     ASSERT_LE(backing->spare_bytes() + used * kPage, budget_pages * kPage);
     ASSERT_LE(backing->seams(), max_seams + 2 * 24);
   }
-  EXPECT_GT(backing->moved_bytes(), 0U);
+  EXPECT_EQ(backing->moved_bytes() > 0, backing->can_move());
 }
 
 TEST(Backing, WhatIsTakenKeepsItsBytesWhileTheRestMoves) { take_and_give_back(100000, 200); }
@@ -76,8 +78,82 @@ TEST(Backing, MemoryGivenBackIsTakenAgainInPlace) {
   EXPECT_EQ(backing->moved_bytes(), 0U);
   EXPECT_EQ(backing->base()[2 * kPage], std::byte{5});  // no fault, no zeroing
   ASSERT_TRUE(backing->take(32 * kPage, 6 * kPage).is_ok());
+  EXPECT_EQ(backing->moved_bytes(), backing->can_move() ? 5 * kPage : 0);
+  EXPECT_EQ(backing->spare_bytes() + backing->moved_bytes(), 5 * kPage);
+}
+
+TEST(Backing, MemoryMovesWhereTheSystemCanAndSpansAreCutAtItsPages) {
+  EXPECT_EQ(make_backing(8, 1000, kPage)->can_move(), os::can_move());
+  EXPECT_FALSE(make_backing(8, 1000, 4 * kPage)->can_move());
+}
+
+TEST(Backing, WhatGoesToTheSystemComesBackEmpty) {
+  for (const std::uint64_t page_bytes : {kPage, 4 * kPage}) {
+    const auto backing = make_backing(64, 1000, page_bytes);
+    ASSERT_TRUE(backing->take(0, 64 * kPage).is_ok());
+    std::memset(backing->base(), 9, 64 * kPage);
+    backing->give_back(16 * kPage, 16 * kPage);
+    backing->trim(0);
+    EXPECT_EQ(backing->spare_bytes(), 0U);
+    ASSERT_TRUE(backing->take(16 * kPage, 16 * kPage).is_ok());
+    for (const std::uint64_t page : {16U, 23U, 31U}) {
+      EXPECT_EQ(backing->base()[page * kPage], std::byte{0}) << page;
+    }
+    EXPECT_EQ(backing->base()[16 * kPage - 1], std::byte{9});
+    EXPECT_EQ(backing->base()[32 * kPage], std::byte{9});
+  }
+}
+
+TEST(Backing, ALargePageGoesWithTheLastOfItsBytesInUse) {
+  const auto backing = make_backing(64, 1000, 4 * kPage);
+  ASSERT_TRUE(backing->take(0, 64 * kPage).is_ok());
+  std::memset(backing->base(), 7, 64 * kPage);
+  backing->give_back(6 * kPage, 8 * kPage);  // a half page, a whole one, a half one
+  backing->trim(0);
+  EXPECT_EQ(backing->spare_bytes(), 4 * kPage);
+  EXPECT_EQ(backing->base()[6 * kPage - 1], std::byte{7});
+  EXPECT_EQ(backing->base()[14 * kPage], std::byte{7});
+  backing->give_back(4 * kPage, 2 * kPage);
+  backing->give_back(14 * kPage, 50 * kPage);
+  backing->trim(8 * kPage);
+  EXPECT_EQ(backing->spare_bytes(), 8 * kPage);
+  backing->trim(0);
   EXPECT_EQ(backing->spare_bytes(), 0U);
-  EXPECT_EQ(backing->moved_bytes(), 5 * kPage);
+  for (std::uint64_t page = 0; page < 4; ++page) {
+    EXPECT_EQ(backing->base()[page * kPage], std::byte{7});
+  }
+}
+
+TEST(Backing, OnLargePagesWhatIsTakenKeepsItsBytesAndTheRestGoes) {
+  constexpr std::uint64_t kPages = 240;
+  constexpr std::uint64_t kSpan = 9;  // of pages: most spans begin and end inside a large page
+  const auto backing = make_backing(kPages, 1000, 4 * kPage);
+  std::mt19937 rng(5);
+  std::map<std::uint64_t, int> taken;  // first page -> the value it holds
+  for (int step = 0; step < 4000; ++step) {
+    const std::uint64_t first = rng() % (kPages / kSpan) * kSpan;
+    std::byte* const bytes = backing->base() + first * kPage;
+    if (const auto old = taken.find(first); old == taken.end()) {
+      ASSERT_TRUE(backing->take(first * kPage, kSpan * kPage).is_ok());
+      std::memset(bytes, step % 250 + 1, kSpan * kPage);
+      taken.emplace(first, step % 250 + 1);
+    } else {
+      for (std::uint64_t at = 0; at < kSpan * kPage; at += kPage) {
+        ASSERT_EQ(static_cast<int>(bytes[at]), old->second);
+        ASSERT_EQ(static_cast<int>(bytes[at + kPage - 1]), old->second);
+      }
+      backing->give_back(first * kPage, kSpan * kPage);
+      taken.erase(old);
+    }
+    backing->trim(0);
+    // Where two spans meet, less than a large page.
+    ASSERT_LE(backing->spare_bytes(), (kPages / kSpan + 1) * 3 * kPage);
+  }
+  for (const auto& [first, value] : taken) backing->give_back(first * kPage, kSpan * kPage);
+  ASSERT_TRUE(backing->take(0, kPages * kPage).is_ok());
+  backing->give_back(0, kPages * kPage);
+  backing->trim(0);
+  EXPECT_EQ(backing->spare_bytes(), 0U);
 }
 
 TEST(Backing, AWholePrefaultedRangeIsSpare) {

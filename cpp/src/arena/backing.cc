@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,16 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "arena/os_memory.h"
 #include "base/checked.h"
 #include "layout/spans.h"
 
 namespace kvcache::arena {
 namespace {
-
-// Newer than the headers of the oldest supported C library.
-constexpr int kMremapDontUnmap = 4;     // Linux 5.7
-constexpr int kMadvPopulateWrite = 23;  // Linux 5.14
-constexpr int kMpolBind = 2;
 
 constexpr std::uint64_t kPrefaultStep = 64 << 20;
 
@@ -32,20 +26,20 @@ constexpr std::uint64_t kPrefaultStep = 64 << 20;
 Result<std::unique_ptr<Backing>> Backing::create(std::uint64_t address_bytes,
                                                  std::uint64_t budget_bytes,
                                                  const MemoryOptions& options,
-                                                 std::size_t max_seams) {
+                                                 std::size_t max_seams, std::uint64_t page_bytes) {
   std::unique_ptr<Backing> backing(new Backing());
-  void* base = mmap(nullptr, address_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
+  backing->base_ = os::reserve(address_bytes);
+  if (backing->base_ == nullptr) {
     return Status::out_of_capacity("cannot reserve ", address_bytes,
                                    " bytes of addresses: ", std::strerror(errno));
   }
-  backing->base_ = static_cast<std::byte*>(base);
   backing->address_bytes_ = address_bytes;
   backing->options_ = options;
   backing->max_seams_ = max_seams;
-  // MREMAP_DONTUNMAP takes the lock off the whole mapping that the moved memory came from.
-  backing->can_move_ = !options.lock;
+  backing->page_bytes_ = page_bytes == 0 ? os::page_bytes() : page_bytes;
+  // A move takes the lock off the whole mapping that the moved memory came from. Spans begin and
+  // end inside of larger pages.
+  backing->can_move_ = os::can_move() && !options.lock && kOsPageBytes % backing->page_bytes_ == 0;
   if (Status status = backing->set_kind(0, address_bytes); !status) return status;
   if (options.lock) {
     if (Status status = backing->check_lock(budget_bytes); !status) return status;
@@ -58,39 +52,28 @@ Backing::~Backing() {
 }
 
 Status Backing::set_kind(Offset offset, std::uint64_t bytes) const {
-  // Advice only: a kernel without huge pages refuses it and loses nothing.
-  void* start = base_ + offset;
-  if (options_.huge_pages == HugePages::kAdvise) madvise(start, bytes, MADV_HUGEPAGE);
-  if (options_.huge_pages == HugePages::kOff) madvise(start, bytes, MADV_NOHUGEPAGE);
+  std::byte* const start = base_ + offset;
+  os::advise(start, bytes, options_.huge_pages);
   const std::int32_t node = options_.numa_node;
   if (node == -1) return Status::ok();
-  constexpr std::int32_t kMaxNodes = 1024;  // CONFIG_NODES_SHIFT is 10 at most
-  constexpr std::int32_t kWordBits = 8 * sizeof(unsigned long);
+  constexpr auto kMaxNodes = static_cast<std::int32_t>(os::kMaxNodes);
   if (node < -1 || node >= kMaxNodes) {
     return Status::invalid_argument("numa_node must be -1 (none) or 0..", kMaxNodes - 1, ", got ",
                                     node);
   }
-  unsigned long mask[kMaxNodes / kWordBits] = {};
-  mask[node / kWordBits] |= 1UL << (node % kWordBits);
-  // The kernel reads one bit less than it is told.
-  if (syscall(SYS_mbind, start, bytes, kMpolBind, mask, kMaxNodes + 1UL, 0U) == 0) {
-    return Status::ok();
-  }
+  if (os::bind(start, bytes, static_cast<std::uint32_t>(node))) return Status::ok();
   const int error = errno;
   return Status::unsupported("cannot bind memory to NUMA node ", node, ": ", std::strerror(error),
                              error == EINVAL
                                  ? " (no such node with memory, or not in this process's cpuset)"
-                                 : " (a kernel without NUMA, or a sandbox that forbids mbind)",
+                                 : " (a system without NUMA, or a sandbox that forbids mbind)",
                              "; leave numa_node unset");
 }
 
 // Tries the whole budget, without touching it, so that it fails now and not under load.
 Status Backing::check_lock(std::uint64_t budget_bytes) const {
   const std::uint64_t bytes = std::min(budget_bytes, address_bytes_);
-  if (syscall(SYS_mlock2, base_, bytes, 1U /* MLOCK_ONFAULT */) == 0) {
-    munlock(base_, bytes);
-    return Status::ok();
-  }
+  if (os::may_lock(base_, bytes)) return Status::ok();
   const int error = errno;
   rlimit limit = {};
   getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -115,7 +98,7 @@ Status Backing::take(Offset offset, std::uint64_t bytes) {
     status =
         Status::out_of_capacity("cannot lock ", bytes, " bytes of memory: ", std::strerror(errno),
                                 "; raise RLIMIT_MEMLOCK (ulimit -l)");
-    munlock(base_ + offset, bytes);
+    unlock(offset, bytes);
   }
   if (!status.is_ok()) give_back(offset, bytes);
   return status;
@@ -167,9 +150,7 @@ Status Backing::fill(Offset offset, std::uint64_t bytes) {
 }
 
 Status Backing::move(Offset from, Offset to, std::uint64_t bytes, bool& moved) {
-  void* target = base_ + to;
-  const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | kMremapDontUnmap;
-  if (mremap(base_ + from, bytes, bytes, flags, target) == target) {
+  if (os::move(base_ + from, base_ + to, bytes)) {
     seams_.erase(seams_.upper_bound(to), seams_.lower_bound(to + bytes));
     seams_.insert(to);
     seams_.insert(to + bytes);
@@ -178,28 +159,38 @@ Status Backing::move(Offset from, Offset to, std::uint64_t bytes, bool& moved) {
     return Status::ok();
   }
   // An older kernel, or for now no more mappings. The target may be unmapped already.
-  if (errno == EINVAL) can_move_ = false;
+  if (errno == EINVAL) {
+    can_move_ = false;
+    seams_.clear();
+  }
   return map(to, bytes);
 }
 
 Status Backing::map(Offset offset, std::uint64_t bytes) {
-  void* const start = base_ + offset;
-  if (mmap(start, bytes, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != start) {
+  if (!os::map_anew(base_ + offset, bytes)) {
     torn_.emplace_back(offset, bytes);
     return Status::out_of_capacity("cannot map ", bytes, " bytes: ", std::strerror(errno));
   }
-  seams_.erase(seams_.upper_bound(offset), seams_.lower_bound(offset + bytes));
-  seams_.insert(offset);
-  seams_.insert(offset + bytes);
+  if (can_move_) {
+    seams_.erase(seams_.upper_bound(offset), seams_.lower_bound(offset + bytes));
+    seams_.insert(offset);
+    seams_.insert(offset + bytes);
+  }
   return set_kind(offset, bytes);
 }
 
 // ---- Giving back ------------------------------------------------------------------------------
 
 void Backing::give_back(Offset offset, std::uint64_t bytes) {
-  if (options_.lock) munlock(base_ + offset, bytes);
+  if (options_.lock) unlock(offset, bytes);
   insert_spare(offset, bytes);
+}
+
+// Pages that lie in it as a whole: the others may hold bytes in use.
+void Backing::unlock(Offset offset, std::uint64_t bytes) {
+  const Offset first = round_up(offset, page_bytes_);
+  const Offset last = (offset + bytes) / page_bytes_ * page_bytes_;
+  if (first < last) munlock(base_ + first, last - first);
 }
 
 void Backing::insert_spare(Offset offset, std::uint64_t bytes) {
@@ -220,18 +211,27 @@ void Backing::insert_spare(Offset offset, std::uint64_t bytes) {
 }
 
 void Backing::trim(std::uint64_t bytes) {
-  bytes -= bytes % kOsPageBytes;  // memory is cut at pages of the system only
-  while (spare_bytes_ > bytes) {
-    const auto [first, length] = *spare_.rbegin();
-    const std::uint64_t gone = std::min(length, spare_bytes_ - bytes);
-    discard(first + length - gone, gone);
-    spare_.erase(first);
-    if (gone < length) spare_.emplace(first, length - gone);
+  bytes -= bytes % page_bytes_;
+  for (auto range = spare_.end(); spare_bytes_ > bytes && range != spare_.begin();) {
+    --range;
+    // Only whole pages: the others may hold bytes in use.
+    const Offset first = range->first;
+    const Offset last = first + range->second;
+    const Offset gone_last = last / page_bytes_ * page_bytes_;
+    const Offset least = std::min(round_up(first, page_bytes_), gone_last);
+    const std::uint64_t wanted = round_up(spare_bytes_ - bytes, page_bytes_);
+    const std::uint64_t gone = std::min(gone_last - least, wanted);
+    if (gone == 0) continue;
+    discard(gone_last - gone, gone);
     spare_bytes_ -= gone;
+    if (gone_last < last) spare_.emplace(gone_last, last - gone_last);
+    range->second = gone_last - gone - first;
+    if (range->second == 0) range = spare_.erase(range);
   }
 }
 
 void Backing::discard(Offset offset, std::uint64_t bytes) {
+  if (options_.lock) unlock(offset, bytes);
   // Mapped anew, the range is one mapping again: that is how the seams that moves leave go away.
   int inner = 0;
   for (auto seam = seams_.upper_bound(offset);
@@ -239,8 +239,7 @@ void Backing::discard(Offset offset, std::uint64_t bytes) {
     ++inner;
   }
   if (inner == 3 && map(offset, bytes).is_ok()) return;
-  // Cannot fail for private memory that is not locked; the bytes go back to the system at once.
-  madvise(base_ + offset, bytes, MADV_DONTNEED);
+  if (!os::drop(base_ + offset, bytes)) static_cast<void>(map(offset, bytes));
 }
 
 // ---- Touching ahead ---------------------------------------------------------------------------
@@ -254,14 +253,9 @@ Status Backing::prefault(Offset offset, std::uint64_t bytes, std::uint32_t threa
       if (at >= bytes || error != 0) return;
       std::byte* step = base_ + offset + at;
       const std::uint64_t length = std::min(kPrefaultStep, bytes - at);
-      if (madvise(step, length, kMadvPopulateWrite) == 0) continue;
-      if (errno != EINVAL) {
-        error = errno;
-        return;
-      }
-      for (std::uint64_t i = 0; i < length; i += 4096) {  // an older kernel
-        *reinterpret_cast<volatile unsigned char*>(step + i) = 0;
-      }
+      if (os::populate(step, length)) continue;
+      error = errno;
+      return;
     }
   };
   std::vector<std::thread> helpers;
