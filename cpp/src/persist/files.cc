@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/iovecs.h"
+#include "persist/os_files.h"
 
 namespace kvcache::persist {
 namespace {
@@ -25,7 +26,8 @@ Result<File> open_at(const File& directory, const std::string& name, int flags, 
     if (error == ENOENT) return Status::corruption(path, ": missing");
     if (error == ELOOP) return Status::corruption(path, ": a symbolic link is not followed");
     if (error == ENOTDIR) return Status::corruption(path, ": no directory");
-    if (error == ENXIO || error == ENAMETOOLONG) return Status::corruption(path, ": no file");
+    if (error == ENXIO || error == EOPNOTSUPP || error == ENAMETOOLONG)
+      return Status::corruption(path, ": no file");
     return os_error("open", path, error);
   }
   File file(descriptor, path);
@@ -103,7 +105,7 @@ Status File::write_pieces(std::span<iovec> pieces) {
 }
 
 Status File::sync() const {
-  return fsync(descriptor_) == 0 ? Status::ok() : os_error("synchronise", path_, errno);
+  return os::sync(descriptor_) == 0 ? Status::ok() : os_error("synchronise", path_, errno);
 }
 
 // ---- Opening and creating ---------------------------------------------------------------------

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 #include "persist/files.h"
 #include "persist/generation.h"
 #include "persist/manifest.h"
+#include "persist/os_files.h"
 #include "persist/prompt_cache.h"
 #include "persist/safetensors.h"
 #include "persist/shards.h"
@@ -23,8 +23,6 @@ namespace kvcache::persist {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr unsigned kRenameNoReplace = 1;  // RENAME_NOREPLACE of renameat2(2)
 
 // A directory being filled. Removed with all it holds, unless it was moved into place.
 class Staging {
@@ -120,15 +118,15 @@ Status rename_path(const std::string& from, const std::string& to) {
 
 // Moves a directory to a path that must be free.
 Status rename_new(const std::string& from, const std::string& to) {
-  if (syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), kRenameNoReplace) == 0) {
-    return Status::ok();
-  }
-  if (errno == EEXIST) {
+  int failed = os::rename_new(from.c_str(), to.c_str());
+  // A plain rename still refuses all but an empty directory.
+  if (failed != 0 && errno == EOPNOTSUPP) failed = std::rename(from.c_str(), to.c_str());
+  if (failed == 0) return Status::ok();
+  const int error = errno;
+  if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) {
     return Status::invalid_argument("save: ", to, " exists; pass replace to overwrite it");
   }
-  if (errno != EINVAL && errno != ENOSYS) return os_error("rename", from, errno);
-  // A file system without the flag: a plain rename still refuses all but an empty directory.
-  return rename_path(from, to);
+  return os_error("rename", from, error);
 }
 
 Result<ShardEntry> write_shard(const std::string& directory, const ShardSpec& shard,

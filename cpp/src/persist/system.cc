@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "persist/os_files.h"
+
 namespace kvcache::persist {
 namespace {
 
@@ -40,10 +42,8 @@ int System::make_directory(const char* path, unsigned mode) {
 int System::facts(int file, FileFacts& facts) {
   struct stat info = {};
   if (fstat(file, &info) != 0) return -errno;
-  constexpr std::uint64_t kNanos = 1'000'000'000;
   facts.bytes = static_cast<std::uint64_t>(info.st_size);
-  facts.changed_ns = static_cast<std::uint64_t>(info.st_mtim.tv_sec) * kNanos +
-                     static_cast<std::uint64_t>(info.st_mtim.tv_nsec);
+  facts.changed_ns = os::changed_ns(info);
   facts.is_regular = S_ISREG(info.st_mode);
   facts.is_directory = S_ISDIR(info.st_mode);
   return 0;
@@ -75,15 +75,12 @@ std::int64_t System::write_at(int file, const iovec* pieces, int count, std::uin
 }
 
 int System::sync(int file) {
-  return retried([&] { return fdatasync(file); });
+  return retried([&] { return os::sync_data(file); });
 }
 
 int System::clear(int file, std::uint64_t offset, std::uint64_t bytes) {
-  const int punched = retried([&] {
-    return fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                     static_cast<off_t>(bytes));
-  });
-  if (punched != -EOPNOTSUPP && punched != -ENOSYS && punched != -EINVAL) return punched;
+  const int punched = retried([&] { return os::punch(file, offset, bytes); });
+  if (punched != -EOPNOTSUPP) return punched;
   std::array<std::byte, 1 << 14> zeros{};
   while (bytes > 0) {
     const iovec piece{zeros.data(), std::min<std::uint64_t>(bytes, zeros.size())};
