@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "remote/os_sockets.h"
+
 namespace kvcache::remote {
 namespace {
 
@@ -110,7 +112,7 @@ Result<Target> unix_target(const std::string& path) {
 Result<Socket> connect_one(const Address& address, const Target& target, const Deadline& deadline,
                            bool& timed_out) {
   const int family = target.bytes.ss_family;
-  Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Socket socket(os::open_socket(family));
   const auto refused = [&](int error) {
     return Status::io_error(address.text(), ": ", std::strerror(error));
   };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/iovecs.h"
+#include "remote/os_sockets.h"
 
 namespace kvcache::remote {
 namespace {
@@ -81,7 +82,7 @@ Status RespClient::send(const Commands& commands, const Deadline& deadline) {
     msghdr message{};
     message.msg_iov = left.data();
     message.msg_iovlen = std::min(left.size(), kMostPieces);
-    const ssize_t sent = ::sendmsg(socket_.file(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = os::send(socket_.file(), message);
     if (sent >= 0) {
       left = drop_front(left, static_cast<std::size_t>(sent));
       if (deadline.has_passed() && !left.empty()) {
