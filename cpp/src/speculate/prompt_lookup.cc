@@ -34,7 +34,7 @@ struct PromptLookupIndex::State {
     const auto match = index.find(history, options.occurrence == Occurrence::kEarliest);
     if (match.length == 0) return 0;
     const std::uint64_t there = history.size() - match.end;
-    std::uint64_t count = std::min(drafts.size(), there);
+    std::uint64_t count = std::min<std::uint64_t>(drafts.size(), there);
     std::copy_n(history.data() + match.end, count, drafts.data());
     if (options.occurrence != Occurrence::kRepeating) return count;
     for (; count < drafts.size(); ++count) drafts[count] = drafts[count - there];
@@ -129,7 +129,7 @@ Result<std::uint64_t> PromptLookupIndex::propose(Tokens history, std::span<std::
   }
   if (Status status = state_->index.observe(history); !status) return status;
   if (!window.begin()) return std::uint64_t{0};
-  drafts = drafts.first(std::min(drafts.size(), window.window()));
+  drafts = drafts.first(std::min<std::uint64_t>(drafts.size(), window.window()));
   std::uint64_t count = state_->find(history, drafts);
   if (count == 0 && shared != nullptr) {
     const auto found = shared->find(history, drafts);
