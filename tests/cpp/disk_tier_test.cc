@@ -226,12 +226,16 @@ class GatedSystem : public persist::System {
   bool open_ = true;
 };
 
+auto open_log(persist::System& system, const Directory& directory) {
+  persist::LogOptions options;
+  options.max_bytes = 64 << 20;
+  return persist::SegmentLog::open(system, directory.tier(), options);
+}
+
 TEST(DiskTier, AFullQueueDropsAndCounts) {
   const Directory directory;
   GatedSystem system;
-  persist::LogOptions log_options;
-  log_options.max_bytes = 64 << 20;
-  auto log = persist::SegmentLog::open(system, directory.tier(), log_options);
+  auto log = open_log(system, directory);
   ASSERT_TRUE(log.is_ok());
   DiskTierOptions options;
   options.queue_bytes = 100;
@@ -277,9 +281,7 @@ TEST(DiskTier, AWriterWithoutMemoryLosesARecordAndGoesOn) {
   };
   const Directory directory;
   System system;
-  persist::LogOptions log_options;
-  log_options.max_bytes = 64 << 20;
-  auto log = persist::SegmentLog::open(system, directory.tier(), log_options);
+  auto log = open_log(system, directory);
   ASSERT_TRUE(log.is_ok());
   int released = 0;
   auto writer = TierWriter::start(**log, {}, [&](const TierJob&) { ++released; });

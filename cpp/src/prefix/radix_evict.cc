@@ -25,7 +25,7 @@ bool RadixIndex::tail_in_use(NodeId id) const {
 bool RadixIndex::evict_one() noexcept {
   const bool holds = nodes_.size() > free_nodes_.size();
   try {
-    const Change change(*this);
+    const auto change = begin_change();
     return drop_one();
   } catch (const std::bad_alloc&) {
     return holds;
@@ -241,7 +241,7 @@ void RadixIndex::settle(NodeId id) {
 
 void RadixIndex::clear() noexcept {
   try {
-    const Change change(*this);
+    const auto change = begin_change();
     drop_all();
     reap(SIZE_MAX);
     window_queue_.clear();
@@ -254,7 +254,7 @@ void RadixIndex::clear() noexcept {
 void RadixIndex::bump_epoch() noexcept {
   ++epoch_;
   try {
-    const Change change(*this);
+    const auto change = begin_change();
     drop_all();
   } catch (const std::bad_alloc&) {  // that has dropped it
   }
@@ -343,7 +343,7 @@ void RadixIndex::remove_leaf(NodeId id) {
 }
 
 std::uint64_t RadixIndex::erase_spaces(const std::function<bool(std::string_view)>& chosen) {
-  const Change change(*this);
+  const auto change = begin_change();
   const std::uint64_t before = counts_.blocks;
   for (auto root = roots_.begin(); root != roots_.end();) {
     if (!chosen(root->first)) {
@@ -362,7 +362,7 @@ std::uint64_t RadixIndex::erase_prefix(const SpaceRef& space,
   if (root == kNoNode || tokens.empty()) return 0;
   const std::vector<Step> path = walk(root, tokens, space.media);
   if (path.empty() || path.back().end < tokens.size()) return 0;
-  const Change change(*this);
+  const auto change = begin_change();
   const std::uint64_t before = counts_.blocks;
   // Up to where the path was shared with others, it led only here.
   NodeId top = path.back().node;

@@ -40,7 +40,7 @@ std::uint64_t RadixIndex::insert(const SpaceRef& space, std::span<const std::int
   if (tokens.empty()) return 0;
   // What other weights have computed is of no use to anybody.
   if (space.epoch != SpaceRef::kAnyEpoch && space.epoch != epoch_) return 0;
-  const Change change(*this);
+  const auto change = begin_change();
   return add_path({space, tokens, tables, snapshots, names, ttl, whole}, tenant);
 }
 
@@ -396,7 +396,7 @@ void RadixIndex::complete(const SpaceRef& space, std::span<const std::int32_t> t
     if (root == kNoNode) return;
     const std::vector<Step> path = walk(root, tokens, space.media);
     if (path.empty()) return;
-    const Change change(*this);
+    const auto change = begin_change();
     for (const Step& step : path) unpark(step.node);
     facts.deepest = path.back().node;
     facts.end = path.back().end;

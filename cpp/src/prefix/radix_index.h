@@ -2,7 +2,7 @@
 // snapshots are resident. An edge is a run of tokens of any length; branch points fall on any
 // token; pages belong to blocks, so a run that begins inside a block owns its own page of it.
 // Where the process runs out of memory between two changes of what belongs together, everything is
-// dropped, as by clear(): see Change.
+// dropped, as by clear(): see begin_change().
 // Thread safety: thread-compatible; the cache's lock guards it.
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +22,7 @@
 
 #include "arena/pool_map.h"
 #include "base/chunked_vector.h"
+#include "base/on_throw.h"
 #include "evict/policy.h"
 #include "kvcache/cache.h"
 #include "kvcache/prefix_space.h"
@@ -197,24 +197,13 @@ class RadixIndex : private evict::UnitOwners {
   evict::Meter meter() const { return policy_->meter(); }
 
  private:
-  // What is known of a path is spread over tree, pools, policies and tables. While one of these
-  // lives they may differ; where an exception ends it, abandon() makes them agree again.
-  class Change {
-   public:
-    // Takes what abandon() will need; where that fails, nothing has begun.
-    explicit Change(RadixIndex& index) : index_(index), exceptions_(std::uncaught_exceptions()) {
-      index.prepare();
-    }
-    Change(const Change&) = delete;
-    Change& operator=(const Change&) = delete;
-    ~Change() {
-      if (std::uncaught_exceptions() > exceptions_) index_.abandon();
-    }
-
-   private:
-    RadixIndex& index_;
-    const int exceptions_;
-  };
+  // What is known of a path is spread over tree, pools, policies and tables, which may differ while
+  // the guard lives; where an exception ends it, abandon() makes them agree again. What that needs
+  // is taken first: where this fails, nothing has begun.
+  [[nodiscard]] auto begin_change() {
+    prepare();
+    return base::OnThrow([this] { abandon(); });
+  }
 
   using NodeId = std::uint32_t;
   static constexpr NodeId kNoNode = EdgeMap::kNone;

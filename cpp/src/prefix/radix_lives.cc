@@ -24,7 +24,7 @@ bool RadixIndex::expire_one() {
 }
 
 std::uint64_t RadixIndex::drop_expired() {
-  const Change change(*this);
+  const auto change = begin_change();
   reap(SIZE_MAX);
   lapse();
   const std::uint64_t before = counts_.expired_blocks;

@@ -179,7 +179,7 @@ Match RadixIndex::match(const SpaceRef& space, std::span<const std::int32_t> tok
   }
   match.tables = path_tables(path, usable);
   if (touch) {
-    const Change change(*this);
+    const auto change = begin_change();
     ++clock_;
     if (policy_->learns()) policy_->arrive({now_ms, path.back().node, match.matched});
     for (const Step& step : path) {

@@ -81,7 +81,7 @@ Result<Pinned> RadixIndex::pin(const SpaceRef& space, std::span<const std::int32
   record.run = last->node;
   // It ends with a run of its own, so that what continues it may go.
   if (nodes_[record.run].end() > whole.usable) {
-    const Change change(*this);
+    const auto change = begin_change();
     record.run = split(record.run, whole.usable);
   }
   return Pinned{hold(std::move(record)), whole.usable};
@@ -93,7 +93,7 @@ PinId RadixIndex::hold(PinRecord record) {
   for (NodeId run = record.run; run != kNoNode; run = nodes_[run].parent) path.push_back(run);
   pins_.reserve(path, record);
   const PinId id = pins_.add(std::move(record));
-  const Change change(*this);
+  const auto change = begin_change();
   const PinRecord& held = *pins_.find(id);
   for (const NodeId run : path) pins_.cover(run);
   set_candidate(held.run, false);
@@ -111,7 +111,7 @@ PinId RadixIndex::hold(PinRecord record) {
 bool RadixIndex::unpin(PinId id) noexcept {
   if (pins_.find(id) == nullptr) return false;
   try {
-    const Change change(*this);
+    const auto change = begin_change();
     end_pin(id);
   } catch (const std::bad_alloc&) {  // that has let go of everything
   }
@@ -149,7 +149,7 @@ bool RadixIndex::renew_pin(PinId id, std::uint64_t deadline) {
 }
 
 void RadixIndex::lapse() {
-  const Change change(*this);
+  const auto change = begin_change();
   while (const PinId id = pins_.lapsed(now_)) {
     end_pin(id);
     ++lapsed_leases_;

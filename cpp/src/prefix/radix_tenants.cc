@@ -78,7 +78,7 @@ void RadixIndex::count_blocks(NodeId id, std::int64_t blocks) {
 // ---- A tenant's own order -----------------------------------------------------------------------
 
 void RadixIndex::set_quota(std::string_view tenant, const std::optional<Quota>& quota) {
-  const Change change(*this);
+  const auto change = begin_change();
   const TenantId id = quota ? tenants_.enter(tenant) : tenants_.find(tenant);
   if (id == kNobody) return;
   if (!quota) {
@@ -191,7 +191,7 @@ void RadixIndex::trim(std::string_view tenant) noexcept {
   try {
     const TenantId id = tenants_.find(tenant);
     if (id == kNobody || !tenants_[id].is_over()) return;
-    const Change change(*this);
+    const auto change = begin_change();
     trim(id);
   } catch (const std::bad_alloc&) {  // what is beyond the quota goes later, or has gone
   }
@@ -370,7 +370,7 @@ bool RadixIndex::admit(const std::vector<NodeId>& path, Insertion& what, Portion
 
 std::uint64_t RadixIndex::erase_tenant(std::string_view tenant,
                                        const std::function<bool(std::string_view)>& chosen) {
-  const Change change(*this);
+  const auto change = begin_change();
   reap(SIZE_MAX);
   const std::uint64_t before = counts_.blocks;
   std::vector<NodeId> roots;
@@ -389,7 +389,7 @@ std::uint64_t RadixIndex::erase_tenant(std::string_view tenant,
 
 std::uint64_t RadixIndex::erase_tenant(std::string_view tenant, const SpaceRef& space,
                                        std::span<const std::int32_t> tokens) {
-  const Change change(*this);
+  const auto change = begin_change();
   reap(SIZE_MAX);
   const TenantId id = tenants_.find(tenant);
   const NodeId root = root_of(space, false);
