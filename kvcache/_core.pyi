@@ -633,6 +633,7 @@ class Cache:
         ttl_ms: int | None,
         tenant: str,
         convert: bool,
+        read_threads: int,
         /,
     ) -> int: ...
     def erase(

@@ -18,6 +18,7 @@ cdef extern from "kvcache/c_store.h" nogil:
         uint64_t ttl_ms
         const char* tenant
         uint32_t convert
+        uint32_t read_threads
 
     kvcache_status kvcache_cache_save(
         kvcache_cache* cache, const char* path, const int32_t* tokens, size_t token_count,

@@ -331,6 +331,7 @@ class Cache:
         ttl: float | None = None,
         tenant: str = "",
         convert: bool = False,
+        read_threads: int = 2,
     ) -> int:
         """Make a saved prefix usable by `open`. Everything is checked before anything changes.
 
@@ -347,6 +348,7 @@ class Cache:
             tenant: who is charged for it.
             convert: take rows that were saved in another storage format than this plan's, such as
                 f16 for ``int8``, as `Sequence.write` would take them.
+            read_threads: at most so many read, 1..64; a small prefix and ``convert`` take one.
 
         Returns:
             Positions made usable.
@@ -367,6 +369,7 @@ class Cache:
             None if ttl is None else as_ttl(ttl),
             as_text(tenant, "tenant"),
             bool(convert),
+            as_count(read_threads, "read_threads", least=1, most=64),
         )
 
     def take_events(

@@ -184,11 +184,12 @@ void bind_cache(py::module_& m) {
       .def("load",
            [](Cache& cache, const py::bytes& path, const std::string& name,
               const std::string& adapter, const std::string& salt, const Media& media,
-              std::optional<std::uint64_t> ttl_ms, const std::string& tenant, bool convert) {
+              std::optional<std::uint64_t> ttl_ms, const std::string& tenant, bool convert,
+              std::uint32_t read_threads) {
              const std::string where = path;
              const ReleaseGil nogil;
              return unwrap(cache.load(where, {name, adapter, salt, media_of(media)},
-                                      {ttl_ms, tenant, convert}));
+                                      {ttl_ms, tenant, convert, read_threads}));
            })
       .def(
           "stats", [](const Cache& c) { return own(c).stats(); }, py::call_guard<ReleaseGil>())

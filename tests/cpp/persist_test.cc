@@ -57,6 +57,17 @@ TEST(Crc32c, LongRunsGiveWhatThePortableOneGives) {
   }
 }
 
+TEST(Crc32c, PiecesJoinToTheChecksumOfTheWhole) {
+  std::vector<unsigned char> bytes(100000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i >> 3);
+  const std::uint32_t whole = crc32c(0, bytes.data(), bytes.size());
+  for (const std::size_t cut : {0, 1, 2, 255, 256, 4097, 65535, 65536, 99999, 100000}) {
+    const std::uint32_t first = crc32c(0, bytes.data(), cut);
+    const std::uint32_t second = crc32c(0, bytes.data() + cut, bytes.size() - cut);
+    EXPECT_EQ(crc32c_joined(first, second, bytes.size() - cut), whole) << cut;
+  }
+}
+
 // ---- JSON -------------------------------------------------------------------------------------
 
 TEST(StrictJson, ReadsWhatTheManifestNeeds) {

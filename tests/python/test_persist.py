@@ -44,6 +44,25 @@ def test_a_loaded_prefix_is_what_was_saved(tmp_path: Path, model: str, length: i
     assert fresh.stats().open_sequences == 0
 
 
+@pytest.mark.parametrize("model", ["attention", "int8"])
+def test_a_large_prefix_is_read_by_many_threads(tmp_path: Path, model: str) -> None:
+    tokens = prompt(150_000)  # at least 4 MiB for each of several threads
+    cache = make_cache(model, memory="64MiB", block_tokens=64)
+    fill(cache, tokens, [len(tokens)])
+    cache.save(tmp_path / "p", tokens)
+    for threads in (1, 2, 3, 64):
+        fresh = make_cache(model, memory="64MiB", block_tokens=16)
+        assert fresh.load(tmp_path / "p", read_threads=threads) == len(tokens)
+        assert check(fresh, np.append(tokens, 5)) == len(tokens)
+
+
+@pytest.mark.parametrize("threads", [0, 65, -1, True, 1.5])
+def test_threads_out_of_range_are_refused(tmp_path: Path, threads: Any) -> None:
+    saved(tmp_path / "p")
+    with pytest.raises(InvalidArgumentError, match="read_threads"):
+        make_cache("hybrid").load(tmp_path / "p", read_threads=threads)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_prompt_hits_up_to_its_last_token_after_a_restart(
     tmp_path: Path, model: str

@@ -79,6 +79,27 @@ def test_any_flipped_byte_of_any_file_is_corruption_and_changes_nothing(
     assert make_cache("hybrid").load(tmp_path / "p") == 22
 
 
+def test_a_flipped_byte_is_found_by_whichever_thread_reads_it(tmp_path: Path) -> None:
+    tokens = prompt(150_000)
+    cache = make_cache("attention", memory="64MiB", block_tokens=64)
+    fill(cache, tokens, [len(tokens)])
+    cache.save(tmp_path / "p", tokens)
+    fresh = make_cache("attention", memory="64MiB", block_tokens=64)
+    before = fresh.stats()
+    file = generation(tmp_path / "p") / "state.safetensors"
+    size = file.stat().st_size
+    for at in [*range(0, size, size // 23), size - 1]:
+        with file.open("rb") as raw:
+            raw.seek(at)
+            was = raw.read(1)[0]
+        put_byte(file, at, was ^ 16)
+        with pytest.raises(CorruptionError, match=r"state\.safetensors"):
+            fresh.load(tmp_path / "p", read_threads=4)
+        put_byte(file, at, was)
+        assert fresh.stats().used_bytes == before.used_bytes
+    assert fresh.load(tmp_path / "p", read_threads=4) == len(tokens)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 7, 8, 9, 40, -1])
 def test_a_cut_or_longer_file_is_corruption_and_named(
     tmp_path: Path, witness: tuple[Any, Any], cut: int

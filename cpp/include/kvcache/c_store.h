@@ -21,9 +21,10 @@ typedef struct kvcache_save_options {
 
 typedef struct kvcache_load_options {
   size_t struct_size;
-  uint64_t ttl_ms;    /* 0: the cache's; UINT64_MAX: for ever */
-  const char* tenant; /* who is charged for it */
-  uint32_t convert;   /* not 0: rows that are stored in another format than the plan's */
+  uint64_t ttl_ms;       /* 0: the cache's; UINT64_MAX: for ever */
+  const char* tenant;    /* who is charged for it */
+  uint32_t convert;      /* not 0: rows that are stored in another format than the plan's */
+  uint32_t read_threads; /* at most; 0: 2 */
 } kvcache_load_options;
 
 KVCACHE_API kvcache_status kvcache_cache_save(kvcache_cache* cache, const char* path,

@@ -22,7 +22,8 @@ struct SaveOptions {
 struct LoadOptions {
   std::optional<std::uint64_t> ttl_ms = {};  // as in OpenOptions
   std::string tenant = {};                   // charged for what is added
-  bool convert = false;  // rows that are stored in another format than the plan's
+  bool convert = false;            // rows that are stored in another format than the plan's
+  std::uint32_t read_threads = 2;  // at most, of 1..64; small files and `convert` take one
 };
 
 struct ShardReport {

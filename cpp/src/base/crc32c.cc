@@ -38,7 +38,6 @@ std::uint64_t load_u64(const unsigned char* p) {
   return value;
 }
 
-#if defined(__x86_64__)
 // A linear map of 32 bits: what becomes of each of them.
 using Matrix = std::array<std::uint32_t, 32>;
 
@@ -50,20 +49,31 @@ constexpr std::uint32_t apply(const Matrix& matrix, std::uint32_t vector) {
   return image;
 }
 
-// The state after `bytes` zero bytes, a power of two, by the bytes of the state before.
-using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
+constexpr Matrix squared(const Matrix& matrix) {
+  Matrix twice{};
+  for (std::size_t bit = 0; bit < 32; ++bit) twice[bit] = apply(matrix, matrix[bit]);
+  return twice;
+}
 
-constexpr Shift make_shift(std::size_t bytes) {
+// What a byte of zero does to the state.
+constexpr Matrix make_zero_byte() {
   Matrix matrix{};
   for (std::size_t bit = 0; bit < 32; ++bit) {
     const std::uint32_t state = std::uint32_t{1} << bit;
     matrix[bit] = (state >> 8) ^ kTables[0][state & 0xff];
   }
-  for (; bytes > 1; bytes /= 2) {
-    Matrix twice{};
-    for (std::size_t bit = 0; bit < 32; ++bit) twice[bit] = apply(matrix, matrix[bit]);
-    matrix = twice;
-  }
+  return matrix;
+}
+
+constexpr Matrix kZeroByte = make_zero_byte();
+
+#if defined(__x86_64__)
+// The state after `bytes` zero bytes, a power of two, by the bytes of the state before.
+using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
+
+constexpr Shift make_shift(std::size_t bytes) {
+  Matrix matrix = kZeroByte;
+  for (; bytes > 1; bytes /= 2) matrix = squared(matrix);
   Shift shift{};
   for (std::size_t k = 0; k < 4; ++k) {
     for (std::uint32_t byte = 0; byte < 256; ++byte) shift[k][byte] = apply(matrix, byte << 8 * k);
@@ -168,6 +178,15 @@ std::uint32_t crc32c_portable(std::uint32_t crc, const void* data, std::size_t b
   }
   for (; bytes > 0; --bytes, ++p) crc = (crc >> 8) ^ kTables[0][(crc ^ *p) & 0xff];
   return ~crc;
+}
+
+std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
+  // The inversions at both ends cancel out.
+  Matrix zeros = kZeroByte;
+  for (; second_bytes > 0; second_bytes /= 2, zeros = squared(zeros)) {
+    if (second_bytes % 2 != 0) first = apply(zeros, first);
+  }
+  return first ^ second;
 }
 
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {

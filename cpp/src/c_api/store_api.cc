@@ -67,9 +67,10 @@ kvcache_status kvcache_cache_load(kvcache_cache* cache, const char* path,
                  if (!in) return in.status();
                  const auto from = read_struct("options", options);
                  if (!from) return from.status();
-                 const kvcache::LoadOptions how = {.ttl_ms = ttl_from(from->ttl_ms),
-                                                   .tenant = text_from(from->tenant),
-                                                   .convert = from->convert != 0};
+                 kvcache::LoadOptions how = {.ttl_ms = ttl_from(from->ttl_ms),
+                                             .tenant = text_from(from->tenant),
+                                             .convert = from->convert != 0};
+                 if (from->read_threads != 0) how.read_threads = from->read_threads;
                  return answer(cache->cache->load(path, *in, how), out_positions);
                });
 }

@@ -224,8 +224,8 @@ bool is_resident(CacheCore& core, const SpaceRef& key, const persist::PromptCach
 // and was renewed, locked.
 template <typename Renew>
 Status make_room(CacheCore& core, const SpaceRef& key, const persist::PromptCacheReader& file,
-                 const std::vector<FilledBlocks>& filled, std::optional<HeldItems>& pins,
-                 const Renew& renew) {
+                 const std::vector<FilledBlocks>& filled, unsigned threads,
+                 std::optional<HeldItems>& pins, const Renew& renew) {
   for (const bool whole : {false, true}) {
     pins.emplace(core);
     {
@@ -241,7 +241,7 @@ Status make_room(CacheCore& core, const SpaceRef& key, const persist::PromptCach
     }
     pins.reset();
     if (whole) break;
-    if (Status status = file.verify(); !status) return status;
+    if (Status status = file.verify(threads); !status) return status;
   }
   return Status::ok();
 }
@@ -282,6 +282,10 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
   const std::string& tenant = options.tenant;
   const std::uint64_t ttl = options.ttl_ms.value_or(core.ttl_ms);
   if (Status status = check_ttl(ttl); !status) return status;
+  if (options.read_threads == 0 || options.read_threads > 64) {
+    return Status::invalid_argument("load: read_threads: expected 1..64, got ",
+                                    options.read_threads);
+  }
   if (Status status = check_process(); !status) return status;
   if (Status status = core.check_backing("load"); !status) return status;
   const Where where(core, space);
@@ -302,11 +306,14 @@ Result<std::uint64_t> Cache::load(const std::string& path, const PrefixSpace& sp
     const prefix::Match match = match_whole(core, where.ref(), file->tokens());
     core.insert(where.ref(), file->tokens(), match.tables, {}, {}, ttl, tenant);
   };
-  if (Status status = make_room(core, where.ref(), *file, filled, pins, renew); !status) {
+  if (Status status =
+          make_room(core, where.ref(), *file, filled, options.read_threads, pins, renew);
+      !status) {
     return status;
   }
   if (!pins) return shape.tokens;
-  if (Status status = file->read_into(bytes_of(*pins)); !status) return status;
+  if (Status status = file->read_into(bytes_of(*pins), options.read_threads); !status)
+    return status;
   std::vector<prefix::SnapshotRef> snapshots;
   for (std::size_t i = 0; i < shape.snapshots.size(); ++i) {
     snapshots.push_back({shape.snapshots[i], pins->snapshots[i]});

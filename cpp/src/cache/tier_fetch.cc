@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/parallel.h"
 #include "cache/cache_core.h"
 #include "cache/disk_tier.h"
 #include "cache/held_items.h"
 #include "cache/remote_tier.h"
 #include "cache/tier_layout.h"
 #include "cache/tier_owner.h"
-#include "codec/parallel.h"
 #include "kvcache/cache.h"
 #include "layout/spans.h"
 
@@ -87,7 +87,7 @@ class Fetch {
         for (RecordRead& each : part) each.status = Status::out_of_capacity("no memory");
       }
     };
-    codec::for_each_part(reads.size(), threads, read);
+    for_each_part(reads.size(), threads, read);
     bool whole = true;
     std::uint64_t bytes = 0;
     for (RecordRead& each : reads) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/parallel.h"
 #include "codec/float_environment.h"
 #include "codec/kernels.h"
-#include "codec/parallel.h"
 #include "codec/registry.h"
 #include "codec/row_codec.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/parallel.h"
 #include "codec/float_environment.h"
-#include "codec/parallel.h"
 #include "codec/registry.h"
 #include "codec/row_codec.h"
 #include "kvcache/codec.h"

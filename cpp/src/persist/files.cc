@@ -207,8 +207,8 @@ Status ChecksumReader::read_later(void* data, std::size_t bytes) {
 
 Status ChecksumReader::flush() {
   const std::uint64_t bytes = pieces_.bytes();
-  if (bytes > total_ - next_) {
-    return Status::corruption(file_.path(), ": cut off at byte ", total_);
+  if (bytes > end_ - next_) {
+    return Status::corruption(file_.path(), ": cut off at byte ", end_);
   }
   // Reading uses the pieces up.
   Pieces read = pieces_;
@@ -236,7 +236,7 @@ Status ChecksumReader::skip(std::uint64_t bytes) {
 
 Status ChecksumReader::skip_rest() {
   if (Status status = flush(); !status) return status;
-  return skip(total_ - next_);
+  return skip(end_ - next_);
 }
 
 }  // namespace kvcache::persist

@@ -106,10 +106,11 @@ class ChecksumWriter {
   std::uint32_t crc_ = 0;
 };
 
-// Reads a file from its beginning, and checksums it.
+// Reads bytes [begin, end) of a file one behind another, and checksums them.
 class ChecksumReader {
  public:
-  ChecksumReader(const File& file, std::uint64_t bytes) : file_(file), total_(bytes) {}
+  ChecksumReader(const File& file, std::uint64_t begin, std::uint64_t end)
+      : file_(file), end_(end), next_(begin) {}
   Status read(void* data, std::size_t bytes);
   // The same, but `data` may be filled only when another call returns.
   Status read_later(void* data, std::size_t bytes);
@@ -121,10 +122,10 @@ class ChecksumReader {
   Status flush();
 
   const File& file_;
-  const std::uint64_t total_;
+  const std::uint64_t end_;
+  std::uint64_t next_;  // file offset of the pieces
   Pieces pieces_;
   std::vector<std::byte> skipped_;
-  std::uint64_t next_ = 0;  // file offset of the pieces
   std::uint32_t crc_ = 0;
 };
 

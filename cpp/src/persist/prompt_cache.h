@@ -61,12 +61,12 @@ class PromptCacheReader {
 
   const std::vector<std::int32_t>& tokens() const;
   const PrefixShape& shape() const;  // of the plan's groups
-  // Checks the checksums, without a place for the state. kCorruption.
-  Status verify() const;
+  // Checks the checksums, without a place for the state, with up to `threads` threads. kCorruption.
+  Status verify(unsigned threads) const;
   // Copies the state into pages of the plan's own block size; rows that no page takes are left
   // out. kCorruption: the checksum of a file is wrong; what has been copied is then no state.
   // kNonFinite: of rows that become INT8.
-  Status read_into(const PrefixBytes& destination) const;
+  Status read_into(const PrefixBytes& destination, unsigned threads) const;
 
  private:
   struct Impl;

@@ -53,7 +53,7 @@ void check_shard(const File& directory, const Value& shard, bool deep, PromptCac
     return;
   }
   if (!deep) return;
-  ChecksumReader reader(*file, *size);
+  ChecksumReader reader(*file, 0, *size);
   const Status status = reader.skip_rest();
   if (!status) {
     report.problems.push_back(status.message());

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "base/crc32c.h"
+#include "base/parallel.h"
 #include "base/sha256.h"
 #include "persist/files.h"
 #include "persist/generation.h"
@@ -56,10 +59,6 @@ Result<OpenShard> open_shard(const File& directory, const ShardSpec& spec,
   return OpenShard{spec, entry, std::move(file).value(), *offset};
 }
 
-Status wrong_checksum(const OpenShard& shard) {
-  return Status::corruption(shard.file.path(), ": its checksum is not the manifest's");
-}
-
 // Everything but the payloads.
 Result<OpenGeneration> open_generation(const File& root, const std::string& name,
                                        const StatePlan& plan, const std::string& space,
@@ -106,16 +105,89 @@ Result<OpenGeneration> open_current(const std::string& path, const StatePlan& pl
       [](const Result<OpenGeneration>& found) { return found.is_ok(); });
 }
 
-Status check_bytes(const OpenShard& shard) {
-  ChecksumReader reader(shard.file, shard.entry.bytes);
-  if (Status status = reader.skip_rest(); !status) return status;
-  return reader.crc() == shard.entry.crc ? Status::ok() : wrong_checksum(shard);
+// What one thread reads: arrays [first, last) of a shard, bytes [begin, end) with its header.
+struct ShardPart {
+  const OpenShard* shard = nullptr;
+  std::size_t first = 0;
+  std::size_t last = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  Status status = {};
+  std::uint32_t crc = 0;
+
+  std::span<const ArraySpec> arrays() const {
+    return std::span(shard->spec.arrays).subspan(first, last - first);
+  }
+};
+
+// Less is not worth a thread.
+constexpr std::uint64_t kLeastPart = 4 << 20;
+
+// Cuts shards between arrays, into parts of at least `bytes` where a shard has more.
+std::vector<ShardPart> cut(const std::vector<OpenShard>& shards, std::uint64_t bytes) {
+  std::vector<ShardPart> parts;
+  for (const OpenShard& shard : shards) {
+    const auto& arrays = shard.spec.arrays;
+    ShardPart part{.shard = &shard};
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      const std::uint64_t end = shard.payload_offset + arrays[i].offset + arrays[i].bytes;
+      if (end - part.begin < bytes || i + 1 == arrays.size()) continue;
+      part.last = i + 1;
+      part.end = end;
+      parts.push_back(part);
+      part = {.shard = &shard, .first = i + 1, .begin = end};
+    }
+    part.last = arrays.size();
+    part.end = shard.entry.bytes;
+    parts.push_back(part);
+  }
+  return parts;
 }
 
-Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& destination) {
-  ChecksumReader reader(shard.file, shard.entry.bytes);
-  if (Status status = reader.skip(shard.payload_offset); !status) return status;
-  for (const ArraySpec& array : shard.spec.arrays) {
+// Compares the checksums of shards that have been read, part by part.
+Status check_checksums(std::span<const ShardPart> parts) {
+  std::uint32_t crc = 0;
+  for (const ShardPart& part : parts) {
+    if (!part.status) return part.status;
+    crc = crc32c_joined(part.begin == 0 ? 0 : crc, part.crc, part.end - part.begin);
+    if (part.end == part.shard->entry.bytes && crc != part.shard->entry.crc) {
+      return Status::corruption(part.shard->file.path(), ": its checksum is not the manifest's");
+    }
+  }
+  return Status::ok();
+}
+
+// Reads whole shards with up to `threads` threads: `read` takes of a part what it needs, the rest
+// is read for its checksum.
+template <typename Read>
+Status read_shards(const std::vector<OpenShard>& shards, unsigned threads, const Read& read) {
+  std::uint64_t bytes = 0;
+  for (const OpenShard& shard : shards) bytes += shard.entry.bytes;
+  const auto used = std::clamp<std::uint64_t>(bytes / kLeastPart, 1, threads);
+  std::vector<ShardPart> parts = cut(shards, bytes / used + 1);
+  for_each_part(parts.size(), used, [&](std::size_t, std::size_t first, std::size_t count) {
+    for (ShardPart& part : std::span(parts).subspan(first, count)) {
+      try {
+        ChecksumReader reader(part.shard->file, part.begin, part.end);
+        part.status = read(part, reader);
+        if (part.status) part.status = reader.skip_rest();
+        part.crc = reader.crc();
+      } catch (const std::bad_alloc&) {  // on a thread of ours nobody else would catch it
+        part.status = Status::out_of_capacity("load: the process is out of memory");
+      }
+      if (!part.status) return;
+    }
+  });
+  return check_checksums(parts);
+}
+
+Status read_part(const ShardPart& part, RowReader& rows, const PrefixBytes& destination,
+                 ChecksumReader& reader) {
+  const OpenShard& shard = *part.shard;
+  if (part.first == 0) {
+    if (Status status = reader.skip(shard.payload_offset); !status) return status;
+  }
+  for (const ArraySpec& array : part.arrays()) {
     Status status;
     if (array.source == ArraySpec::Source::kTokens) {
       status = reader.skip(array.bytes);
@@ -132,8 +204,7 @@ Status copy_shard(const OpenShard& shard, RowReader& rows, const PrefixBytes& de
     }
     if (!status) return status;
   }
-  if (Status status = reader.skip_rest(); !status) return status;
-  return reader.crc() == shard.entry.crc ? Status::ok() : wrong_checksum(shard);
+  return Status::ok();
 }
 
 }  // namespace
@@ -179,21 +250,21 @@ Result<PromptCacheReader> PromptCacheReader::open(const std::string& path, const
 const std::vector<std::int32_t>& PromptCacheReader::tokens() const { return impl_->tokens; }
 const PrefixShape& PromptCacheReader::shape() const { return impl_->shape; }
 
-Status PromptCacheReader::verify() const {
-  for (const OpenShard& shard : impl_->generation.shards) {
-    if (Status status = check_bytes(shard); !status) return status;
-  }
-  return Status::ok();
+Status PromptCacheReader::verify(unsigned threads) const {
+  return read_shards(impl_->generation.shards, threads,
+                     [](const ShardPart&, ChecksumReader&) { return Status::ok(); });
 }
 
-Status PromptCacheReader::read_into(const PrefixBytes& destination) const {
+Status PromptCacheReader::read_into(const PrefixBytes& destination, unsigned threads) const {
   const Manifest& manifest = impl_->generation.manifest;
-  RowReader rows(manifest.plan(*impl_->plan), manifest.shape, *impl_->plan, destination);
-  for (const OpenShard& shard : impl_->generation.shards) {
-    Status status = copy_shard(shard, rows, destination);
-    if (!status) return status;
-  }
-  return Status::ok();
+  const StatePlan& stored = manifest.plan(*impl_->plan);
+  // Rows that are converted need the scales that one file has ahead of them.
+  if (&stored != impl_->plan) threads = 1;
+  return read_shards(impl_->generation.shards, threads,
+                     [&](const ShardPart& part, ChecksumReader& reader) {
+                       RowReader rows(stored, manifest.shape, *impl_->plan, destination);
+                       return read_part(part, rows, destination, reader);
+                     });
 }
 
 }  // namespace kvcache::persist

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcache::codec {
+namespace kvcache {
 
 // Calls body(part, first, count) for `parts` ranges that cover [0, total); the last on this thread.
 // A thread the system refuses is work this thread does instead.
@@ -33,4 +33,4 @@ void for_each_part(std::size_t total, std::size_t parts, const Body& body) {
   for (std::thread& worker : workers) worker.join();
 }
 
-}  // namespace kvcache::codec
+}  // namespace kvcache
