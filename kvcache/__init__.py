@@ -19,22 +19,16 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.admission import *
     from kvcache.aio import AsyncCache as AsyncCache
     from kvcache.batch import Batch as Batch
-    from kvcache.batch_verify import BatchVerifySession as BatchVerifySession
     from kvcache.block import *
     from kvcache.budget import *
     from kvcache.cache import Cache as Cache
     from kvcache.caches import *
     from kvcache.capability import *
-    from kvcache.carry_table import *
     from kvcache.codec import Bfloat16Array as Bfloat16Array
-    from kvcache.disk import *
-    from kvcache.draft_tokens import *
     from kvcache.errors import *
     from kvcache.estimate import *
     from kvcache.events import *
     from kvcache.explanation import *
-    from kvcache.folding import *
-    from kvcache.hidden import *
     from kvcache.hints import *
     from kvcache.layouts import EngineLayout as EngineLayout
     from kvcache.lifetime import *
@@ -44,14 +38,21 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.pages import *
     from kvcache.plan import *
     from kvcache.policy import *
-    from kvcache.prompt_lookup import *
     from kvcache.published import load_published as load_published
     from kvcache.reservation import *
     from kvcache.schema import *
     from kvcache.sequence import Sequence as Sequence
     from kvcache.snapshot import *
-    from kvcache.speculate import PendingRows as PendingRows
-    from kvcache.speculate import VerifySession as VerifySession
+    from kvcache.speculate.batch_verify import BatchVerifySession as BatchVerifySession
+    from kvcache.speculate.carry_table import *
+    from kvcache.speculate.draft_tokens import *
+    from kvcache.speculate.folding import *
+    from kvcache.speculate.hidden import *
+    from kvcache.speculate.prompt_lookup import *
+    from kvcache.speculate.token_tree import TokenTree as TokenTree
+    from kvcache.speculate.verify import PendingRows as PendingRows
+    from kvcache.speculate.verify import VerifySession as VerifySession
+    from kvcache.speculate.verify_table import VerifyTable as VerifyTable
     from kvcache.state import *
     from kvcache.stats import *
     from kvcache.storage import *
@@ -59,9 +60,8 @@ if TYPE_CHECKING:  # the names below once more, for type checkers and editors
     from kvcache.strategy import *
     from kvcache.tenants import *
     from kvcache.terms import *
+    from kvcache.tiers.disk import *
     from kvcache.tiers.remote import *
-    from kvcache.token_tree import TokenTree as TokenTree
-    from kvcache.verify_table import VerifyTable as VerifyTable
 
 # Module -> the public names that it defines.
 _NAMES = {
@@ -75,7 +75,7 @@ _NAMES = {
     ],
     "aio": ["AsyncCache"],
     "batch": ["Batch"],
-    "batch_verify": ["BatchVerifySession"],
+    "speculate.batch_verify": ["BatchVerifySession"],
     "block": ["CacheBlockId", "CacheRankIdentity", "CacheRepresentation"],
     "budget": [
         "KvBudget",
@@ -88,7 +88,7 @@ _NAMES = {
     ],
     "cache": ["Cache"],
     "caches": ["declare_caches", "declare_stash"],
-    "carry_table": ["CarryTable", "StashOffsets"],
+    "speculate.carry_table": ["CarryTable", "StashOffsets"],
     "codec": ["Bfloat16Array"],
     "capability": [
         "AvailableMemory",
@@ -101,8 +101,8 @@ _NAMES = {
         "PhysicalMemorySemantics",
         "StateMemoryLayout",
     ],
-    "disk": ["CacheDisk", "DiskTier", "DiskTierStats", "Durability", "TierAccess"],
-    "draft_tokens": ["DraftTokens"],
+    "tiers.disk": ["CacheDisk", "DiskTier", "DiskTierStats", "Durability", "TierAccess"],
+    "speculate.draft_tokens": ["DraftTokens"],
     "errors": [
         "CachePolicyError",
         "CorruptionError",
@@ -127,11 +127,11 @@ _NAMES = {
         "space_digest",
     ],
     "explanation": ["Explanation"],
-    "folding": ["append_rows", "fold"],
+    "speculate.folding": ["append_rows", "fold"],
     "memory": ["HugePages", "MemoryOptions"],
     "page_pool": ["PagePool"],
     "layouts": ["EngineLayout"],
-    "hidden": ["AcceptStash", "HiddenBands", "HiddenCapture"],
+    "speculate.hidden": ["AcceptStash", "HiddenBands", "HiddenCapture"],
     "hints": ["CostModel", "RequestHints"],
     "pages": ["PageMemory", "PageView"],
     "lifetime": ["Pin"],
@@ -164,7 +164,7 @@ _NAMES = {
         "StateTensorPresence",
         "StateTensorRole",
     ],
-    "prompt_lookup": [
+    "speculate.prompt_lookup": [
         "Occurrence",
         "PromptLookupCache",
         "PromptLookupIndex",
@@ -176,7 +176,7 @@ _NAMES = {
     "reservation": ["Reservation"],
     "schema": ["json_schema", "public_types"],
     "sequence": ["Sequence"],
-    "speculate": ["PendingRows", "VerifySession"],
+    "speculate.verify": ["PendingRows", "VerifySession"],
     "state": [
         "DType",
         "Gate",
@@ -222,8 +222,8 @@ _NAMES = {
         "state_terms",
     ],
     "tiers.remote": ["CacheRemote", "RemoteTierStats", "ValkeyTier"],
-    "token_tree": ["TokenTree"],
-    "verify_table": ["VerifyTable"],
+    "speculate.token_tree": ["TokenTree"],
+    "speculate.verify_table": ["VerifyTable"],
 }
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ["codec", "errors", "models", "planner", "published", "shards"]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from kvcache.cache import Cache
-    from kvcache.disk import CacheDisk
     from kvcache.explanation import Explanation
     from kvcache.sequence import Sequence
+    from kvcache.tiers.disk import CacheDisk
     from kvcache.tiers.remote import CacheRemote
 
 __all__ = ["AsyncCache"]

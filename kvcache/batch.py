@@ -16,13 +16,13 @@ from kvcache._arguments import (
     as_tokens,
 )
 from kvcache._rows import Rows, as_parts, as_row_dtype, empty_parts, given_parts
-from kvcache.batch_verify import BatchVerifySession
-from kvcache.carry_table import CarryTable
 from kvcache.errors import InvalidArgumentError
 from kvcache.sequence import Sequence
-from kvcache.speculate import as_strategy
-from kvcache.token_tree import TokenTree
-from kvcache.verify_table import VerifyTable
+from kvcache.speculate.batch_verify import BatchVerifySession
+from kvcache.speculate.carry_table import CarryTable
+from kvcache.speculate.token_tree import TokenTree
+from kvcache.speculate.verify import as_strategy
+from kvcache.speculate.verify_table import VerifyTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

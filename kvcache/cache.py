@@ -18,7 +18,6 @@ from kvcache._arguments import (
 )
 from kvcache._erasure import as_erasure
 from kvcache._events import published
-from kvcache.disk import CacheDisk, DiskTier, disk_core
 from kvcache.errors import InvalidArgumentError, KVCacheError
 from kvcache.explanation import Explanation, explained
 from kvcache.hints import RequestHints, as_costs, unknown_option
@@ -32,6 +31,7 @@ from kvcache.reservation import Reservation
 from kvcache.sequence import Sequence
 from kvcache.stats import CacheStats
 from kvcache.tenants import TenantUsage, tenant_name, usage_by_name
+from kvcache.tiers.disk import CacheDisk, DiskTier, disk_core
 from kvcache.tiers.remote import CacheRemote, ValkeyTier, remote_core
 from kvcache.units import parse_bytes
 
@@ -81,7 +81,7 @@ class Cache:
             `publish` hashes every token of a sequence once.
         pin_limit: what all pins may hold: a float for a share of the budget, else bytes. See `pin`.
         ttl: seconds that what is stored is found, unless `open` says otherwise; None for no end.
-        disk: a directory in which what is published is kept as well; see `kvcache.disk`.
+        disk: a directory in which what is published is kept as well; see `kvcache.tiers.disk`.
         remote: a server by which caches share what they publish; see `kvcache.tiers.remote`. It is
             asked for what neither memory nor ``disk`` has.
 

@@ -9,8 +9,8 @@ import msgspec
 
 from kvcache.capability import EstimationCompleteness, ObservationKind
 from kvcache.errors import InvalidArgumentError
+from kvcache.policy.tensors import Optional, PrefixEmbedding, StateTensorDtype
 from kvcache.serde import U64, U64_MAX, PositiveU64, Value, checked
-from kvcache.tensors import Optional, PrefixEmbedding, StateTensorDtype
 
 if TYPE_CHECKING:
     from kvcache.capability import InputTokenCount, StateMemoryLayout

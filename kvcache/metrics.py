@@ -17,9 +17,9 @@ from kvcache.errors import InvalidArgumentError
 from kvcache.tenants import tenant_samples
 
 if TYPE_CHECKING:
-    from kvcache.disk import CacheDisk, DiskTierStats
     from kvcache.stats import CacheStats
     from kvcache.tenants import TenantUsage
+    from kvcache.tiers.disk import CacheDisk, DiskTierStats
     from kvcache.tiers.remote import CacheRemote, RemoteTierStats
 
 __all__ = ["prometheus_text"]

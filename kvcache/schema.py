@@ -10,7 +10,7 @@ import msgspec
 
 import kvcache
 from kvcache.errors import NotFoundError
-from kvcache.schedule import LayerSchedule
+from kvcache.policy.schedule import LayerSchedule
 from kvcache.serde import Json, Variant
 
 __all__ = ["json_schema", "public_types"]

@@ -28,7 +28,7 @@ from kvcache.layouts import move_rows
 from kvcache.marks import Marks
 from kvcache.pages import PageView
 from kvcache.snapshot import SnapshotError, SnapshotFormat, core_format, from_core
-from kvcache.speculate import Verifiable
+from kvcache.speculate.verify import Verifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvcache.enums import DType, Gate, Lifetime, Section, StateKind, VerifyRule
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.policy import LayerCachePolicy, LayerSchedule
-from kvcache.serde import U32, PositiveU32, PositiveU64, Value, describe
-from kvcache.storage import KvStorageFormat, Storage, parse_storage, stored_as
-from kvcache.tensors import (
+from kvcache.policy.tensors import (
     Batch,
     Fixed,
     Optional,
@@ -22,10 +20,12 @@ from kvcache.tensors import (
     StateTensorDtype,
     StateTensorRole,
 )
+from kvcache.serde import U32, PositiveU32, PositiveU64, Value, describe
+from kvcache.storage import KvStorageFormat, Storage, parse_storage, stored_as
 
 if TYPE_CHECKING:
     from kvcache import _core
-    from kvcache.components import StateComponentPolicy
+    from kvcache.policy.components import StateComponentPolicy
 
 __all__ = [
     "DType",

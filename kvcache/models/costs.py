@@ -20,7 +20,7 @@ from kvcache.models.feed_forward import feed_forward_weights, first_size, size_a
 from kvcache.models.fields import HEADS
 from kvcache.models.sparse import is_sparse, pooling_weights, sparse_flops
 from kvcache.policy import CompressedLatentRotary, KeyOnly, KeyOnlyWithFixedState
-from kvcache.tensors import Convolution, Fixed, Recurrent
+from kvcache.policy.tensors import Convolution, Fixed, Recurrent
 
 if TYPE_CHECKING:
     from kvcache.models.fields import Fields

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvcache.models.feed_forward import first_size
-from kvcache.tensors import Fixed, Pooling, PoolingStateComponent, PrefixTokensDiv
+from kvcache.policy.tensors import Fixed, Pooling, PoolingStateComponent, PrefixTokensDiv
 
 if TYPE_CHECKING:
     from kvcache.models.fields import Fields
     from kvcache.policy import LayerCachePolicy
-    from kvcache.tensors import StateTensorPolicy
+    from kvcache.policy.tensors import StateTensorPolicy
 
 __all__ = ["is_sparse", "pooling_weights", "sparse_flops"]
 

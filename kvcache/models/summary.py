@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvcache.policy import CompressedLatentRotary, KeyOnly, KeyOnlyWithFixedState
+from kvcache.policy.tensors import Convolution, Pooling, Recurrent
 from kvcache.strategy import (
     CacheStateStrategy,
     CompressedMla,
@@ -17,7 +18,6 @@ from kvcache.strategy import (
     SlidingKv,
     SlidingWindowLayerCount,
 )
-from kvcache.tensors import Convolution, Pooling, Recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

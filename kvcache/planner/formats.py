@@ -21,9 +21,9 @@ from kvcache.state import StateDecl, declare
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvcache.layer import LayerCachePolicy
     from kvcache.models import Model
-    from kvcache.schedule import LayerSchedule
+    from kvcache.policy.layer import LayerCachePolicy
+    from kvcache.policy.schedule import LayerSchedule
 
 __all__ = ["CacheFormat", "RowFormat", "declare_model", "format_names", "parse_format"]
 

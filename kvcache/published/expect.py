@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from kvcache._arguments import as_count, as_text
 from kvcache.enums import DType, StateKind
 from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.policy.schedule import LayerSchedule
 from kvcache.published.manifest import Manifest, prefix_sha256
-from kvcache.schedule import LayerSchedule
 from kvcache.state import StateDecl, declare
 
 if TYPE_CHECKING:

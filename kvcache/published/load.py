@@ -13,6 +13,7 @@ from kvcache._prefix_fill import Prefix, check_budget, complete, needed_rows, wi
 from kvcache.cache import Cache
 from kvcache.codec import Bfloat16Array
 from kvcache.errors import UnsupportedError
+from kvcache.policy.tensors import Batch, PrefixTokens, PrefixTokensDiv
 from kvcache.published.elements import as_rows, as_state, check_element
 from kvcache.published.expect import (
     Expected,
@@ -24,7 +25,6 @@ from kvcache.published.expect import (
 )
 from kvcache.published.files import Generation, shard_of_block, shard_of_tensor
 from kvcache.published.manifest import Manifest, decode_manifest
-from kvcache.tensors import Batch, PrefixTokens, PrefixTokensDiv
 
 if TYPE_CHECKING:
     import os
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from kvcache.components import StateComponentPolicy
     from kvcache.enums import DType
     from kvcache.plan import StatePlan
+    from kvcache.policy.components import StateComponentPolicy
     from kvcache.published.manifest import Block, StateTensor
     from kvcache.sequence import Sequence
 

@@ -17,16 +17,16 @@ import msgspec
 from kvcache._arguments import as_bytes, as_tokens
 from kvcache.block import CacheRepresentation
 from kvcache.errors import CorruptionError, InvalidArgumentError, UnsupportedError
-from kvcache.layer import CompressedLatentRotary, LayerCachePolicy
 from kvcache.policy import LayerSchedule
-from kvcache.tensors import StateTensorOwner, StateTensorRole
+from kvcache.policy.layer import CompressedLatentRotary, LayerCachePolicy
+from kvcache.policy.tensors import StateTensorOwner, StateTensorRole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import ArrayLike
 
-    from kvcache.tensors import StateTensorPolicy
+    from kvcache.policy.tensors import StateTensorPolicy
 
 __all__ = ["SCHEMA", "Manifest", "architecture_fingerprint", "decode_manifest", "prefix_sha256"]
 

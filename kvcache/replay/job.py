@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcache.cache import Cache
-from kvcache.disk import DiskTier
 from kvcache.errors import KVCacheIOError, OutOfCapacityError
 from kvcache.plan import StatePlan
 from kvcache.replay.bounds import infinite_hits
@@ -18,6 +17,7 @@ from kvcache.replay.prefix_tree import trace_paths
 from kvcache.replay.serve import Replay
 from kvcache.replay.stand_in import STAND_IN_WEIGHTS
 from kvcache.replay.trace import read_trace
+from kvcache.tiers.disk import DiskTier
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:

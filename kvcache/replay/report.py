@@ -11,8 +11,8 @@ from kvcache.replay.lost import LostTokens
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
-    from kvcache.disk import DiskTierStats
     from kvcache.replay.timing import Operation
+    from kvcache.tiers.disk import DiskTierStats
     from kvcache.tiers.remote import RemoteTierStats
 
 __all__ = ["Report"]

@@ -1,4 +1,4 @@
-"""Tiers of a cache beyond this machine: `kvcache.tiers.remote`."""
+"""Tiers of a cache beyond its memory: `kvcache.tiers.disk`, `kvcache.tiers.remote`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from support.forked import in_child
 
 import kvcache
-import kvcache.prompt_lookup
+import kvcache.speculate.prompt_lookup
 from kvcache import (
     CacheInputs,
     InvalidArgumentError,
@@ -27,7 +27,7 @@ KEY: dict[str, Any] = {"model": "m", "tokenizer": "t", "tenant": "a"}
 
 
 def test_the_examples_are_true() -> None:
-    done = doctest.testmod(kvcache.prompt_lookup)
+    done = doctest.testmod(kvcache.speculate.prompt_lookup)
     assert done.attempted > 5
     assert done.failed == 0
 

@@ -37,8 +37,8 @@ from kvcache import (
 from kvcache.admission import AdmissionResult, PromptExceedsContext, Rejected
 from kvcache.capability import Observed
 from kvcache.policy import KeyValue
+from kvcache.policy.tensors import PoolingStateComponent
 from kvcache.strategy import MixedKv, Multimodal, SlidingKey, SlidingWindowLayerCount
-from kvcache.tensors import PoolingStateComponent
 
 FULL = AttentionPolicy.full()
 SLIDING = AttentionPolicy.sliding(8)

@@ -44,7 +44,7 @@ from kvcache import (
     state_terms,
     verify_steps_by_slot,
 )
-from kvcache.tensors import PoolingStateComponent
+from kvcache.policy.tensors import PoolingStateComponent
 
 FULL = AttentionPolicy.full()
 DIM = StateTensorDimension

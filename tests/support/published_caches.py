@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import kvcache
 from kvcache import LayerCachePolicy, LayerSchedule, StateTensorPolicy
+from kvcache.policy.tensors import StateResidencyClass as Residency
+from kvcache.policy.tensors import StateTensorDimension as Dim
+from kvcache.policy.tensors import StateTensorDtype, StateTensorRole
 from kvcache.published import prefix_sha256
-from kvcache.tensors import StateResidencyClass as Residency
-from kvcache.tensors import StateTensorDimension as Dim
-from kvcache.tensors import StateTensorDtype, StateTensorRole
 
 Array = NDArray[Any]
 NAME = "generation-1790000000000000000"

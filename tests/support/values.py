@@ -10,15 +10,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kvcache.attention import AttentionPolicy
 from kvcache.capability import StateMemoryLayout
 from kvcache.enums import StateKind, VerifyRule
 from kvcache.errors import KVCacheError
-from kvcache.layer import LayerCachePolicy
-from kvcache.schedule import LayerSchedule
+from kvcache.policy.attention import AttentionPolicy
+from kvcache.policy.layer import LayerCachePolicy
+from kvcache.policy.schedule import LayerSchedule
+from kvcache.policy.tensors import Scalar, StateTensorDimension, StateTensorPolicy
 from kvcache.serde import Variant
 from kvcache.state import StateDecl
-from kvcache.tensors import Scalar, StateTensorDimension, StateTensorPolicy
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:

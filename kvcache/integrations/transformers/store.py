@@ -13,7 +13,6 @@ from transformers import cache_utils
 
 from kvcache._arguments import as_bytes, as_count
 from kvcache.cache import Cache
-from kvcache.disk import DiskTier
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.integrations.transformers.forward import Pieces
 from kvcache.integrations.transformers.identity import model_identity, weights_mark
@@ -31,6 +30,7 @@ from kvcache.integrations.transformers.record import (
 from kvcache.integrations.transformers.restore import Restored, fill
 from kvcache.plan import StatePlan
 from kvcache.snapshot import SnapshotFormat, core_format
+from kvcache.tiers.disk import DiskTier
 
 if TYPE_CHECKING:
     import os

@@ -13,14 +13,14 @@ import numpy as np
 
 from kvcache import _core, codec
 from kvcache._arguments import as_count, as_path
-from kvcache._shard_moves import (
+from kvcache.cache import Cache
+from kvcache.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from kvcache.plan import StatePlan
+from kvcache.shards.moves import (
     Slices,
     axis_of,
     share_of,
 )
-from kvcache.cache import Cache
-from kvcache.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from kvcache.plan import StatePlan
 from kvcache.state import StateKind
 from kvcache.storage import parse_storage, stored_as
 

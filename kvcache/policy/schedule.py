@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
-from kvcache.attention import AttentionPolicy, Full, Sliding
 from kvcache.errors import LayerScheduleError
-from kvcache.layer import LayerCachePolicy
+from kvcache.policy.attention import AttentionPolicy, Full, Sliding
+from kvcache.policy.layer import LayerCachePolicy
 from kvcache.serde import Value, Variant, decode_items, describe
 
 __all__ = ["LayerSchedule"]

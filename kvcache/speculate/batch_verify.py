@@ -9,13 +9,13 @@ import numpy as np
 from kvcache import _core
 from kvcache._arguments import as_count, as_counts, as_layer, as_text, as_tokens
 from kvcache.errors import InvalidArgumentError
-from kvcache.speculate import Session, pending_rows
+from kvcache.speculate.verify import Session, pending_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from kvcache.batch import Batch
-    from kvcache.speculate import PendingRows
+    from kvcache.speculate.verify import PendingRows
 
 __all__ = ["BatchVerifySession"]
 

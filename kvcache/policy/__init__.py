@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kvcache.attention import AttentionPolicy, Full, Sliding
-from kvcache.components import StateComponentPolicy, StateComponentRole
 from kvcache.enums import CacheTier, MutableStateResidency, StateResidencyClass
 from kvcache.errors import CachePolicyError, LayerScheduleError
-from kvcache.layer import (
+from kvcache.policy.attention import AttentionPolicy, Full, Sliding
+from kvcache.policy.components import StateComponentPolicy, StateComponentRole
+from kvcache.policy.layer import (
     CompressedLatentRotary,
     FixedState,
     KeyOnly,
@@ -16,8 +16,8 @@ from kvcache.layer import (
     LayerCachePolicy,
     NoState,
 )
-from kvcache.schedule import LayerSchedule
-from kvcache.tensors import (
+from kvcache.policy.schedule import LayerSchedule
+from kvcache.policy.tensors import (
     PoolingStateComponent,
     StateTensorDimension,
     StateTensorDtype,

@@ -11,8 +11,8 @@ channels, each of their streams by itself. This is what `kvcache.models.from_con
 
 from __future__ import annotations
 
-from kvcache._shard_files import rank_directory
-from kvcache._shard_load import load
-from kvcache._shard_moves import reshard
+from kvcache.shards.files import rank_directory
+from kvcache.shards.loading import load
+from kvcache.shards.moves import reshard
 
 __all__ = ["load", "rank_directory", "reshard"]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from kvcache import _core
 from kvcache._arguments import as_count, as_layer, as_text, as_tokens, is_scalar
 from kvcache.errors import InvalidArgumentError
-from kvcache.token_tree import TokenTree
+from kvcache.speculate.token_tree import TokenTree
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,8 +10,10 @@ import numpy as np
 
 from kvcache._arguments import Media, as_instances, as_media
 from kvcache._prefix_fill import Prefix, check_budget, complete, needed_rows, windowed_layers
-from kvcache._shard_files import Source, folders_of, needed_ranks, plan_of, read_heads
-from kvcache._shard_moves import (
+from kvcache.cache import Cache
+from kvcache.errors import InvalidArgumentError
+from kvcache.shards.files import Source, folders_of, needed_ranks, plan_of, read_heads
+from kvcache.shards.moves import (
     Slices,
     move_rows,
     move_tensor,
@@ -21,8 +23,6 @@ from kvcache._shard_moves import (
     slices_of,
     whole_state,
 )
-from kvcache.cache import Cache
-from kvcache.errors import InvalidArgumentError
 from kvcache.state import StateDecl, StateKind
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kvcache.attention import AttentionPolicy
-from kvcache.components import StateComponentPolicy, StateComponentRole, attention_component
 from kvcache.enums import StateResidencyClass
 from kvcache.errors import CachePolicyError
+from kvcache.policy.attention import AttentionPolicy
+from kvcache.policy.components import StateComponentPolicy, StateComponentRole, attention_component
+from kvcache.policy.tensors import StateTensorPolicy
 from kvcache.serde import Dim, Variant
-from kvcache.tensors import StateTensorPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from kvcache.enums import StateResidencyClass
 from kvcache.errors import CachePolicyError
-from kvcache.serde import Value, Variant
-from kvcache.tensors import (
+from kvcache.policy.tensors import (
     StateTensorDimension,
     StateTensorDtype,
     StateTensorPresence,
     StateTensorRole,
 )
+from kvcache.serde import Value, Variant
 
 __all__ = ["StateComponentPolicy", "StateComponentRole"]
 
