@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import math
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,18 +24,19 @@ from kvcache.errors import CorruptionError, InvalidArgumentError, KVCacheIOError
 from kvcache.serde import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from kvcache.published.manifest import Block, StateTensor
 
-__all__ = ["Generation", "Shard", "shard_of_block", "shard_of_tensor"]
+__all__ = ["Generation", "Shard", "read_newest", "shard_of_block", "shard_of_tensor"]
 
 MANIFEST_BYTES = 256 << 20  # about 400,000 blocks
 _HEADER_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _MAX_NAME = 256
+_MOST_REPLACEMENTS = 16  # of a generation, while it is being read
 # Of a link, a name that no file has, and what is no file.
 _NOT_THERE = {errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 # Name in a manifest: (name in a safetensors header, what numpy reads it as).
@@ -54,6 +56,7 @@ _DTYPES: dict[str, tuple[str, str]] = {
     "Float64": ("F64", "<f8"),
 }
 
+_Read = TypeVar("_Read")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -232,6 +235,43 @@ class Generation:
                 f"{shard.payload_bytes} by the manifest"
             )
         return [headers[name].data_offsets for name, _, _ in shard.arrays]
+
+
+def read_newest(
+    path: str | os.PathLike[str],
+    read: Callable[[Generation], _Read],
+    is_whole: Callable[[_Read], bool] = lambda _: True,
+) -> _Read:
+    """What ``read`` makes of the current generation.
+
+    Whoever replaces a generation removes the old one, files that are being read included. Where
+    what was read is damaged or not whole and there is a newer one by now, that is read instead.
+
+    Raises:
+        KVCacheError: as `Generation` and ``read``, of the last one that was tried.
+    """
+    for attempt in itertools.count(1):
+        name = _current_name(path)
+        try:
+            with Generation(path) as files:
+                found = read(files)
+        except CorruptionError:
+            if attempt == _MOST_REPLACEMENTS or name == _current_name(path):
+                raise
+        else:
+            newest = is_whole(found) or name == _current_name(path)
+            if newest or attempt == _MOST_REPLACEMENTS:
+                return found
+    raise AssertionError("unreachable")
+
+
+def _current_name(path: str | os.PathLike[str]) -> str:
+    where = os.fsdecode(as_path(path))
+    root = _open_root(where)
+    try:
+        return _current(root, where)
+    finally:
+        os.close(root)
 
 
 def _open_root(where: str) -> int:

@@ -23,7 +23,7 @@ from kvcache.published.expect import (
     row_of,
     stored_layers,
 )
-from kvcache.published.files import Generation, shard_of_block, shard_of_tensor
+from kvcache.published.files import read_newest, shard_of_block, shard_of_tensor
 from kvcache.published.manifest import Manifest, decode_manifest
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kvcache.enums import DType
     from kvcache.plan import StatePlan
     from kvcache.policy.components import StateComponentPolicy
+    from kvcache.published.files import Generation
     from kvcache.published.manifest import Block, StateTensor
     from kvcache.sequence import Sequence
 
@@ -99,7 +100,8 @@ def load_published(
         "salt": salt,
         "media": as_media(media),
     }
-    with Generation(path) as files:
+
+    def read(files: Generation) -> int:
         manifest = decode_manifest(files.manifest())
         check_expected(manifest, expected)
         prefix = _Stored(files, manifest, plan, segment, row, convert=convert)
@@ -110,7 +112,9 @@ def load_published(
             if not new.is_resident:
                 prefix.fill(new.sequence)
             new.publish()
-    return prefix.count
+        return prefix.count
+
+    return read_newest(path, read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,8 +308,11 @@ def test_what_insert_and_lookup_refuse() -> None:
         store.insert(ids, live, length=19)
     with pytest.raises(UnsupportedError, match="cache class of their own"):
         store.insert(ids, [(1, 2)])
+    endless: list[Any] = []
+    endless.append(endless)
     for context in (
         3.5,
+        endless,
         np.array([object()]),  # its bytes are addresses, the same for what has changed
         torch.eye(3).to_sparse(),
         torch.ones(3, device="meta"),

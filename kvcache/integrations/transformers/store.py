@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PrefixStore"]
 
+_MOST_DEPTH = 32  # of lists in a context, one of which may hold itself
+
 
 class PrefixStore:
     """What a model has computed for prompts, kept in host memory and given back by tokens.
@@ -472,12 +474,14 @@ def _host(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
-def _digest(digest: Any, context: Any) -> None:
+def _digest(digest: Any, context: Any, depth: int = 0) -> None:
     """Feed one part of a context, with what keeps different ones apart."""
     if isinstance(context, list | tuple):
+        if depth == _MOST_DEPTH:
+            raise InvalidArgumentError(f"context: lists in lists, at most {_MOST_DEPTH} deep")
         digest.update(f"list {len(context)};".encode())
         for each in context:
-            _digest(digest, each)
+            _digest(digest, each, depth + 1)
         return
     if context is None:
         digest.update(b"none;")
