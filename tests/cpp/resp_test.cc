@@ -101,7 +101,7 @@ struct Pair {
   Pair() {
     int files[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, files), 0);
-    client = std::make_unique<RespClient>(Socket(files[0]));
+    client = std::make_unique<RespClient>(std::make_unique<SocketStream>(Socket(files[0])));
     other = Socket(files[1]);
   }
   void say(std::string_view text) {

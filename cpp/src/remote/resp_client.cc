@@ -1,21 +1,14 @@
 #include "remote/resp_client.h"
 
-#include <limits.h>
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/iovecs.h"
-#include "remote/os_sockets.h"
 
 namespace kvcache::remote {
 namespace {
 
-constexpr std::size_t kMostPieces = 256;  // of one system call; the system takes 1,024
 // A value of another length than was asked for is read past up to here.
 constexpr std::uint64_t kMostSkipped = 8 << 20;
 constexpr std::size_t kMostLineBytes = 1 << 10;
@@ -26,7 +19,8 @@ Result<std::unique_ptr<RespClient>> RespClient::connect(const Address& address, 
                                                         const Deadline& deadline, bool& timed_out) {
   auto socket = connect_to(address, deadline, timed_out);
   if (!socket) return socket.status();
-  auto client = std::make_unique<RespClient>(std::move(socket).value());
+  auto client =
+      std::make_unique<RespClient>(std::make_unique<SocketStream>(std::move(socket).value()));
   if (Status status = client->log_in(login, deadline); !status) {
     timed_out = client->has_timed_out();
     return status.prefixed(address.text() + ": ");
@@ -60,51 +54,36 @@ Status RespClient::broken(Status status) {
 }
 
 // With no reply to come, nothing may: it would be taken for that to the next command.
-Status RespClient::check_quiet() {
+Status RespClient::check_quiet(const Deadline& deadline) {
   if (awaited_ > 0) return Status::ok();
   std::array<char, 128> bytes;
   std::string_view said = pending();
   if (said.empty()) {
-    const ssize_t got = ::recv(socket_.file(), bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
-    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
-    if (got < 0) return Status::ok();  // nothing; or sending tells what is wrong
-    said = {bytes.data(), static_cast<std::size_t>(got)};
+    const auto come = stream_->peek(bytes, deadline);
+    if (!come) return broken(come.status());
+    said = {bytes.data(), *come};
   }
+  if (said.empty()) return Status::ok();
   return broken(Status::io_error("the server says what nobody asked for: ", printable(said)));
 }
 
 Status RespClient::send(const Commands& commands, const Deadline& deadline) {
-  if (Status status = check_quiet(); !status) return status;
+  if (Status status = check_quiet(deadline); !status) return status;
   awaited_ += commands.count();
-  std::vector<iovec> all = commands.pieces();
-  std::span<iovec> left(all);
-  while (!left.empty()) {
-    msghdr message{};
-    message.msg_iov = left.data();
-    message.msg_iovlen = std::min(left.size(), kMostPieces);
-    const ssize_t sent = os::send(socket_.file(), message);
-    if (sent >= 0) {
-      left = drop_front(left, static_cast<std::size_t>(sent));
-      if (deadline.has_passed() && !left.empty()) {
-        timed_out_ = true;
-        return broken(Status::io_error("not sent within ", deadline.ms(), " ms"));
-      }
-      continue;
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return broken(Status::io_error("send: ", std::strerror(errno)));
-    }
-    if (Status status = wait_for(socket_.file(), POLLOUT, deadline, timed_out_); !status) {
-      return broken(std::move(status));
-    }
-  }
-  return Status::ok();
+  Status status = stream_->send(commands.pieces(), deadline, timed_out_);
+  return status ? status : broken(std::move(status));
 }
 
 // ---- Receiving --------------------------------------------------------------------------------
 
-// Reads what has come, at least a byte.
+// At least a byte, into the front of the pieces.
+Result<std::size_t> RespClient::take_in(std::span<const iovec> pieces, const Deadline& deadline) {
+  const auto got = stream_->receive(pieces, deadline, timed_out_);
+  if (!got) return broken(got.status());
+  received_ += *got;
+  return got;
+}
+
 Status RespClient::fill(const Deadline& deadline) {
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -113,24 +92,17 @@ Status RespClient::fill(const Deadline& deadline) {
   }
   if (end_ == buffer_.size()) buffer_.resize(2 * buffer_.size());
   const iovec piece{buffer_.data() + end_, buffer_.size() - end_};
-  for (;;) {
-    const ssize_t got = ::recv(socket_.file(), piece.iov_base, piece.iov_len, 0);
-    if (got > 0) {
-      end_ += static_cast<std::size_t>(got);
-      received_ += static_cast<std::uint64_t>(got);
-      if (!deadline.has_passed()) return Status::ok();
-      timed_out_ = true;
-      return broken(Status::io_error("no whole answer within ", deadline.ms(), " ms"));
-    }
-    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return broken(Status::io_error("receive: ", std::strerror(errno)));
-    }
-    if (Status status = wait_for(socket_.file(), POLLIN, deadline, timed_out_); !status) {
-      return broken(status.prefixed("no answer: "));
-    }
-  }
+  const auto got = take_in({&piece, 1}, deadline);
+  if (!got) return got.status();
+  end_ += *got;
+  return check_time(deadline);
+}
+
+// More may be missing, and has not come in time.
+Status RespClient::check_time(const Deadline& deadline) {
+  if (!deadline.has_passed()) return Status::ok();
+  timed_out_ = true;
+  return broken(Status::io_error("no whole answer within ", deadline.ms(), " ms"));
 }
 
 Status RespClient::receive(const ReplyLimits& limits, Reply& reply, const Deadline& deadline) {
@@ -183,25 +155,12 @@ Status RespClient::read_exactly(std::span<const iovec> pieces, const Deadline& d
     }
     const bool is_rest = count == left.size();
     if (is_rest) now[count] = {buffer_.data(), buffer_.size()};
-    const ssize_t got =
-        ::readv(socket_.file(), now.data(), static_cast<int>(count + (is_rest ? 1 : 0)));
-    if (got > 0) {
-      const auto bytes = static_cast<std::size_t>(got);
-      received_ += bytes;
-      end_ = bytes > wanted ? bytes - wanted : 0;
-      left = drop_front(left, std::min(bytes, wanted));
-      if (left.empty() || !deadline.has_passed()) continue;
-      timed_out_ = true;
-      return broken(Status::io_error("no whole answer within ", deadline.ms(), " ms"));
-    }
-    if (got == 0) return broken(Status::io_error("the server has closed the connection"));
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return broken(Status::io_error("receive: ", std::strerror(errno)));
-    }
-    if (Status status = wait_for(socket_.file(), POLLIN, deadline, timed_out_); !status) {
-      return broken(status.prefixed("no whole answer: "));
-    }
+    const auto got = take_in(std::span(now).first(count + (is_rest ? 1 : 0)), deadline);
+    if (!got) return got.status();
+    end_ = *got > wanted ? *got - wanted : 0;
+    left = drop_front(left, std::min(*got, wanted));
+    if (left.empty()) break;
+    if (Status status = check_time(deadline); !status) return status;
   }
   return Status::ok();
 }

@@ -1,5 +1,5 @@
 // One connection to a Valkey or Redis server. Everything ends by its deadline, commands go out as
-// many at a time as there are, and large values move between the socket and the memory they are
+// many at a time as there are, and large values move between the stream and the memory they are
 // for. What the server sends is taken for nothing more than bytes.
 // Thread safety: thread-compatible.
 #pragma once
@@ -21,6 +21,7 @@
 #include "remote/connect.h"
 #include "remote/deadline.h"
 #include "remote/resp_reply.h"
+#include "remote/stream.h"
 
 namespace kvcache::remote {
 
@@ -36,8 +37,8 @@ class RespClient {
   // kCorruption: who answers speaks no RESP.
   static Result<std::unique_ptr<RespClient>> connect(const Address& address, const Login& login,
                                                      const Deadline& deadline, bool& timed_out);
-  // Over a socket that is connected already.
-  explicit RespClient(Socket socket) : socket_(std::move(socket)) {}
+  // Over a stream that is connected already.
+  explicit RespClient(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
 
   // Sends all commands. kIoError: they have not gone in time, or the server has said something that
   // no command asked for; the connection is of no more use.
@@ -64,7 +65,9 @@ class RespClient {
  private:
   Status log_in(const Login& login, const Deadline& deadline);
   Status broken(Status status);
-  Status check_quiet();
+  Status check_quiet(const Deadline& deadline);
+  Result<std::size_t> take_in(std::span<const iovec> pieces, const Deadline& deadline);
+  Status check_time(const Deadline& deadline);
   Status fill(const Deadline& deadline);
   Status take_line(std::string& line, const Deadline& deadline);
   Status read_exactly(std::span<const iovec> pieces, const Deadline& deadline);
@@ -73,7 +76,7 @@ class RespClient {
                                                   const Deadline& deadline);
   std::string_view pending() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
-  Socket socket_;
+  std::unique_ptr<Stream> stream_;
   std::vector<char> buffer_ = std::vector<char>(16 << 10);  // [begin, end): come and not used
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
