@@ -875,6 +875,9 @@ def disk_stats(cache: Cache, /) -> DiskTierStats: ...
 def flush_remote(cache: Cache, wait_ms: int | None, /) -> None: ...
 def remote_stats(cache: Cache, /) -> RemoteTierStats: ...
 
+class RemoteTlsOptions:
+    def __init__(self, *, ca_file: bytes, certificate: bytes, key: bytes, verify: bool) -> None: ...
+
 class RemoteTierOptions:
     def __init__(
         self,
@@ -892,6 +895,7 @@ class RemoteTierOptions:
         wait_ms: int,
         read_threads: int,
         at_open: bool,
+        tls: RemoteTlsOptions | None,
     ) -> None: ...
 
 class RemoteTierStats(TierStats):

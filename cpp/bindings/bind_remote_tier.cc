@@ -13,6 +13,7 @@ namespace {
 using kvcache::Cache;
 using kvcache::RemoteTierOptions;
 using kvcache::RemoteTierStats;
+using kvcache::RemoteTlsOptions;
 using kvcache::bindings::ReleaseGil;
 using kvcache::bindings::unwrap;
 
@@ -20,20 +21,32 @@ using kvcache::bindings::unwrap;
 
 // Before bind_cache(), which takes the options.
 void bind_remote_tier_options(py::module_& m) {
+  py::class_<RemoteTlsOptions>(m, "RemoteTlsOptions")
+      .def(py::init([](const py::bytes& ca_file, const py::bytes& certificate, const py::bytes& key,
+                       bool verify) {
+             return RemoteTlsOptions{true, ca_file, certificate, key, verify};
+           }),
+           py::kw_only(), py::arg("ca_file"), py::arg("certificate"), py::arg("key"),
+           py::arg("verify"));
   py::class_<RemoteTierOptions>(m, "RemoteTierOptions")
       .def(py::init([](const std::string& host, std::uint16_t port, const py::bytes& socket,
                        const std::string& user, const std::string& password, std::uint32_t database,
                        const std::string& key_prefix, std::uint64_t ttl_ms,
                        std::uint64_t deadline_ms, std::uint64_t queue_bytes, std::uint64_t wait_ms,
-                       std::uint32_t read_threads, bool at_open) {
-             return RemoteTierOptions{host,     port,         socket, user,        password,
-                                      database, key_prefix,   ttl_ms, deadline_ms, queue_bytes,
-                                      wait_ms,  read_threads, at_open};
+                       std::uint32_t read_threads, bool at_open,
+                       const std::optional<RemoteTlsOptions>& tls) {
+             return RemoteTierOptions{host,        port,
+                                      socket,      user,
+                                      password,    database,
+                                      key_prefix,  ttl_ms,
+                                      deadline_ms, queue_bytes,
+                                      wait_ms,     read_threads,
+                                      at_open,     tls.value_or(RemoteTlsOptions())};
            }),
            py::kw_only(), py::arg("host"), py::arg("port"), py::arg("socket"), py::arg("user"),
            py::arg("password"), py::arg("database"), py::arg("key_prefix"), py::arg("ttl_ms"),
            py::arg("deadline_ms"), py::arg("queue_bytes"), py::arg("wait_ms"),
-           py::arg("read_threads"), py::arg("at_open"));
+           py::arg("read_threads"), py::arg("at_open"), py::arg("tls"));
 }
 
 // After bind_disk_tier(), which binds what the tiers count alike.

@@ -25,6 +25,10 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvcacheConfig.cmake
 # pkg-config knows where the file lies (pcfiledir); the prefix is found from there.
 file(RELATIVE_PATH KVCACHE_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
      ${CMAKE_INSTALL_PREFIX})
+set(KVCACHE_DL_LIBS "")
+if(CMAKE_DL_LIBS)
+  set(KVCACHE_DL_LIBS " -l${CMAKE_DL_LIBS}")
+endif()
 configure_file(cmake/kvcache.pc.in kvcache.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvcache.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -32,7 +32,8 @@ def add_parser(subparsers: Any) -> None:
         "--remote",
         metavar="URL",
         required=True,
-        help="valkey://user:password@host:port, redis:// or unix:///path",
+        help="valkey://user:password@host:port, redis:// or unix:///path; for TLS "
+        "valkeys://host:port?ca_file=PATH&certificate=PATH&key=PATH",
     )
     option("--key-prefix", metavar="TEXT", default="kvcache:", help="of keys (default: kvcache:)")
     option("--json", action="store_true", help="print one JSON object, not a table")

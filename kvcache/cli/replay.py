@@ -151,8 +151,8 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     option(
         "--remote",
         metavar="URL",
-        help="share what is published by a Valkey or Redis server, valkey://host:port, and go on "
-        "with what other replays have left there",
+        help="share what is published by a Valkey or Redis server, valkey://host:port, or for TLS "
+        "valkeys://host:port?ca_file=PATH, and go on with what other replays have left there",
     )
     option(
         "--processes",

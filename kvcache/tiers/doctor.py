@@ -72,13 +72,15 @@ def check_server(tier: ValkeyTier) -> list[Finding]:
     """
     try:
         with ServerConnection(tier) as server:
-            findings = [Finding("connection", tier.url)]
+            findings = [Finding("connection", tier.url), *_encryption(server, tier)]
             findings += _facts(server, tier)
             findings += [*_commands(server, tier), _latency(server, tier)]
             findings += _bandwidth(server, tier)
             return findings
     except KVCacheIOError as error:
         advice = "start the server, or correct the address, the user or the password"
+        if tier.is_secured:
+            advice += "; or ca_file, certificate and key"
         return [Finding("connection", str(error), Verdict.PROBLEM, advice)]
 
 
@@ -200,18 +202,32 @@ def _threads(settings: Mapping[str, str]) -> list[Finding]:
 
 
 def _access(tier: ValkeyTier) -> list[Finding]:
-    address = tier.address()
-    if address.path or tier.password or _is_here(address.host):
+    if tier.password or tier.certificate is not None or _is_local(tier):
         return []
     advice = "give the server a user with a password for these keys: whoever reaches it reads all"
     return [Finding("login", "none", Verdict.ADVICE, advice)]
 
 
-def _is_here(host: str) -> bool:
-    if host == "localhost":
+def _encryption(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+    if tier.is_secured:
+        version = server.tls_version()
+        if tier.verify:
+            return [Finding("encryption", version)]
+        advice = "do not say verify=False: whoever answers is taken for the server"
+        return [Finding("encryption", f"{version}, with anybody", Verdict.ADVICE, advice)]
+    if _is_local(tier):
+        return []
+    advice = "use valkeys://, unless whoever reaches the network may read and change all state"
+    return [Finding("encryption", "none", Verdict.ADVICE, advice)]
+
+
+def _is_local(tier: ValkeyTier) -> bool:
+    """Whether nothing that passes leaves the machine."""
+    address = tier.address()
+    if address.path or address.host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(address.host).is_loopback
     except ValueError:
         return False
 

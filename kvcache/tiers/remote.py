@@ -14,16 +14,22 @@ not say what leads to them.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import stat
 from dataclasses import dataclass, field, fields
-from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from kvcache import _core
-from kvcache._arguments import as_count, as_text
+from kvcache._arguments import as_count, as_path, as_text
 from kvcache.errors import InvalidArgumentError, UnsupportedError
 from kvcache.tiers.handle import CacheTierHandle, milliseconds
 from kvcache.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["CacheRemote", "RemoteTierStats", "ValkeyTier"]
 
@@ -35,7 +41,9 @@ _KINDS = {
 }
 _PORT = 6379
 _SOCKET_BYTES = 107
-_TLS = ("valkeys", "rediss")
+_TLS = ("valkeys", "rediss")  # beside valkey and redis, which are in the clear
+_FILES = ("ca_file", "certificate", "key")
+_TRUTH = {"true": True, "false": False}
 _TOPOLOGY = ("cluster", "sentinel")
 
 
@@ -57,12 +65,14 @@ class ValkeyTier:
 
     Raises:
         InvalidArgumentError: no such address, or a value out of range.
-        UnsupportedError: TLS, a cluster or sentinels.
+        UnsupportedError: a cluster or sentinels.
     """
 
     #: ``valkey://user:password@host:port/database``, ``redis://`` likewise, or
-    #: ``unix://user:password@/path?db=database``; in short ``host:port`` or ``/path``. What it says
-    #: of user, password and database goes before the options, and is shown without them.
+    #: ``unix://user:password@/path?db=database``; in short ``host:port`` or ``/path``. By
+    #: ``valkeys://`` and ``rediss://`` the server is talked to in TLS, with the options below also
+    #: as ``?ca_file=...&certificate=...&key=...&verify=false``. What it says of them and of user,
+    #: password and database goes before the options, and is shown without them.
     url: str
     user: str = ""  #: of the server's access list
     password: str = field(default="", repr=False)
@@ -76,18 +86,29 @@ class ValkeyTier:
     wait_seconds: float = 0.0  #: that `Sequence.publish` waits for room in the queue
     read_threads: int = 2  #: of one fetch, each with a connection of its own
     at_open: bool = True  #: `Cache.open` looks for a longer prefix here
+    #: PEM with the authorities that may vouch for a server in TLS; None: those of the system.
+    ca_file: str | os.PathLike[str] | None = None
+    #: PEM with the certificate of this client and its chain, for a server that asks for one.
+    certificate: str | os.PathLike[str] | None = None
+    key: str | os.PathLike[str] | None = None  #: PEM, not encrypted; None: in ``certificate``
+    #: False: a server in TLS may be anybody, who then reads and changes all that passes.
+    verify: bool = True
 
     def __post_init__(self) -> None:
         parts = _split(as_text(self.url, "url"))
         for name, value in (("user", parts.username), ("password", parts.password)):
             if value:
                 object.__setattr__(self, name, unquote(value))
-        database = _database(parts)
+        query = _query(parts)
+        for name in (*_FILES, "verify"):
+            if (text := query.pop(name, None)) is not None:
+                object.__setattr__(self, name, _truth(text) if name == "verify" else text)
+        database = _database(parts, query)
         if database is not None:
             object.__setattr__(self, "database", database)
-        query = f"?{parts.query}" if parts.query else ""
+        rest = f"?{urlencode(query, quote_via=quote)}" if query else ""
         place = parts.netloc.rpartition("@")[2]
-        object.__setattr__(self, "url", f"{parts.scheme}://{place}{parts.path}{query}")
+        object.__setattr__(self, "url", f"{parts.scheme}://{place}{parts.path}{rest}")
         if not isinstance(self.at_open, bool):
             raise InvalidArgumentError(f"at_open: expected True or False, got {self.at_open!r}")
         self.core()
@@ -98,6 +119,11 @@ class ValkeyTier:
         if parts.scheme == "unix":
             return Address(path=_socket_path(parts))
         return Address(host=parts.hostname or "", port=_port(parts))
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether the server is talked to in TLS."""
+        return _is_secured(_split(self.url))
 
     def core(self) -> _core.RemoteTierOptions:
         """The options as the compiled core takes them."""
@@ -124,7 +150,45 @@ class ValkeyTier:
             wait_ms=milliseconds(self.wait_seconds, "wait_seconds"),
             read_threads=as_count(self.read_threads, "read_threads", least=1, most=64),
             at_open=self.at_open,
+            tls=self._tls(),
         )
+
+    def _tls(self) -> _core.RemoteTlsOptions | None:
+        if not isinstance(self.verify, bool):
+            raise InvalidArgumentError(f"verify: expected True or False, got {self.verify!r}")
+        given = [name for name in _FILES if getattr(self, name) is not None]
+        given += [] if self.verify else ["verify"]
+        if not self.is_secured:
+            if given:
+                raise InvalidArgumentError(
+                    f"{given[0]}: is of TLS, which valkeys:// asks for; the url is {self.url}"
+                )
+            return None
+        if self.key is not None and self.certificate is None:
+            raise InvalidArgumentError("key: there is no certificate that it is of")
+        files = {name: _readable(getattr(self, name), name) for name in _FILES}
+        return _core.RemoteTlsOptions(**files, verify=self.verify)
+
+
+def _readable(path: str | os.PathLike[str] | None, name: str) -> bytes:
+    """A file that can be read, as the compiled core takes it."""
+    if path is None:
+        return b""
+    try:
+        raw = as_path(path)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error}") from None
+    try:
+        # Before it is opened, which waits for ever at what is no file.
+        if not stat.S_ISREG(os.stat(raw).st_mode):  # noqa: PTH116 - of bytes
+            raise InvalidArgumentError(f"{name}: {os.fsdecode(raw)}: it is not a file")
+        with open(raw, "rb"):  # noqa: PTH123
+            return raw
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        text = getattr(error, "strerror", None) or error
+        raise InvalidArgumentError(f"{name}: {os.fsdecode(raw)}: {text}") from None
 
 
 def _split(url: str) -> SplitResult:
@@ -137,11 +201,6 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidArgumentError(f"url: {error}") from None
-    if parts.scheme in _TLS:
-        raise UnsupportedError(
-            f"url: {parts.scheme}:// needs TLS, which is not built in; let a proxy on this machine "
-            "end it, and go to the proxy"
-        )
     if any(word in parts.scheme for word in _TOPOLOGY) or "," in parts.netloc:
         raise UnsupportedError(
             "url: clusters and sentinels are not followed; name one server, or a proxy that "
@@ -151,9 +210,10 @@ def _split(url: str) -> SplitResult:
         _ = parts.port
     except ValueError as error:
         raise InvalidArgumentError(f"url: {error}") from None
-    if parts.scheme not in ("valkey", "redis", "unix"):
+    if parts.scheme not in ("valkey", "redis", "unix", *_TLS):
         raise InvalidArgumentError(
-            f"url: expected valkey://, redis:// or unix://, got {parts.scheme}://"
+            "url: expected valkey://, redis:// or unix://, or valkeys:// or rediss:// for TLS, "
+            f"got {parts.scheme}://"
         )
     place = parts.path if parts.scheme == "unix" else parts.hostname
     if not place or (parts.scheme == "unix" and parts.hostname):
@@ -175,11 +235,26 @@ def _socket_path(parts: SplitResult) -> str:
     return path
 
 
-def _database(parts: SplitResult) -> int | None:
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    text = query.pop("db", "" if parts.scheme == "unix" else parts.path.strip("/"))
-    if query or parts.fragment:
-        raise InvalidArgumentError(f"url: unknown options {sorted(query) or parts.fragment}")
+def _is_secured(parts: SplitResult) -> bool:
+    return parts.scheme.partition("+")[0] in _TLS
+
+
+def _query(parts: SplitResult) -> dict[str, str]:
+    """The options in an address; a plus in a path is one."""
+    return dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
+
+
+def _truth(text: str) -> bool:
+    if text not in _TRUTH:
+        raise InvalidArgumentError(f"verify: expected true or false, got {text!r}")
+    return _TRUTH[text]
+
+
+def _database(parts: SplitResult, query: Mapping[str, str]) -> int | None:
+    text = query.get("db", "" if parts.scheme == "unix" else parts.path.strip("/"))
+    unknown = sorted(query.keys() - {"db"})
+    if unknown or parts.fragment:
+        raise InvalidArgumentError(f"url: unknown options {unknown or parts.fragment}")
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -191,6 +266,11 @@ def remote_core(remote: ValkeyTier | None) -> _core.RemoteTierOptions | None:
     """The tier of a cache as the compiled core takes it."""
     if remote is not None and not isinstance(remote, ValkeyTier):
         raise InvalidArgumentError(f"remote: expected a ValkeyTier, got {remote!r}")
+    if remote is not None and remote.is_secured:
+        # The interpreter's own OpenSSL comes first, and the core then takes the same: an older one
+        # of the system, loaded before it, would be taken for it.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ssl")
     return None if remote is None else remote.core()
 
 

@@ -7,13 +7,15 @@ Source: the published description of RESP2, https://valkey.io/topics/protocol/.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from kvcache.errors import KVCacheIOError
+from kvcache.errors import KVCacheIOError, UnsupportedError
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
     from typing import Self
 
@@ -39,6 +41,32 @@ def _connect(address: Address, seconds: float) -> socket.socket:
     return connected
 
 
+def _secure(connected: socket.socket, tier: ValkeyTier) -> ssl.SSLSocket:
+    """TLS over a connection, which is closed where that fails."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(connected.close)
+        try:
+            import ssl
+        except ImportError:
+            raise UnsupportedError("TLS: this Python is built without its module ssl") from None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if not tier.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if tier.ca_file is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(os.fspath(tier.ca_file))
+        if tier.certificate is not None:
+            # Without a password OpenSSL would ask the terminal for one.
+            context.load_cert_chain(tier.certificate, tier.key, password=lambda: "")
+        name = tier.address().host.partition("%")[0].removesuffix(".")
+        secured = context.wrap_socket(connected, server_hostname=name)
+        stack.pop_all()
+    return secured
+
+
 class ServerError(KVCacheIOError):
     """The server understood, and says no."""
 
@@ -49,6 +77,7 @@ class ServerConnection:
     Raises:
         KVCacheIOError: nobody answers there, not in time, or not in this protocol.
         ServerError: the login is refused.
+        UnsupportedError: TLS is asked for, and this Python has none.
     """
 
     def __init__(self, tier: ValkeyTier) -> None:
@@ -57,6 +86,8 @@ class ServerConnection:
         self._pending = bytearray()
         try:
             self._socket = _connect(tier.address(), self._seconds)
+            if tier.is_secured:
+                self._socket = _secure(self._socket, tier)
         except (OSError, ValueError) as error:  # ValueError: what is no name of a host
             text = getattr(error, "strerror", None) or error
             raise KVCacheIOError(f"{self._name}: {text}") from error
@@ -78,6 +109,11 @@ class ServerConnection:
         trace: TracebackType | None,
     ) -> None:
         self._socket.close()
+
+    def tls_version(self) -> str:
+        """The version of TLS that was agreed on, or "" in the clear."""
+        version = getattr(self._socket, "version", None)
+        return "" if version is None else version() or ""
 
     def ask(self, *words: str | bytes) -> Any:
         """The answer to one command: text of a status, an integer, bytes, None or a list.

@@ -10,6 +10,7 @@
 #include "fake_valkey.h"
 #include "remote/connections.h"
 #include "served.h"
+#include "tls_front.h"
 
 namespace kvcache {
 namespace {
@@ -36,9 +37,9 @@ int fail_each_allocation(const std::function<void()>& call) {
   }
 }
 
-TEST(RemoteMemory, NoConnectionIsLost) {
-  Valkey server;
-  Connections connections({"127.0.0.1", server.port(), ""}, {}, 1);
+// At every allocation of a command over a connection that may have to be made.
+void expect_no_connection_lost(std::uint16_t port, const remote::Login& login) {
+  Connections connections({"127.0.0.1", port, ""}, login, 1);
   const Deadline deadline = Deadline::after_ms(20'000);
   const auto ask = [&] {
     return connections.run(deadline, [&](RespClient& client) {
@@ -52,6 +53,28 @@ TEST(RemoteMemory, NoConnectionIsLost) {
   EXPECT_GT(fail_each_allocation([&] { static_cast<void>(ask()); }), 3);
   EXPECT_TRUE(ask().is_ok());
   EXPECT_EQ(connections.stats().timeouts, 0U);
+}
+
+TEST(RemoteMemory, NoConnectionIsLost) {
+  Valkey server;
+  expect_no_connection_lost(server.port(), {});
+}
+
+TEST(RemoteMemory, NoConnectionInTlsIsLost) {
+  if (!fake::Certificates::can_be_made()) GTEST_SKIP() << "no program openssl";
+  const fake::Certificates certificates;
+  certificates.make("here", "IP:127.0.0.1");
+  fake::FrontOptions options;
+  options.certificate = certificates.certificate("here");
+  options.key = certificates.key("here");
+  Valkey server;
+  fake::TlsFront front(server.port(), options);
+  RemoteTlsOptions trusting;
+  trusting.enabled = true;
+  trusting.ca_file = options.certificate;
+  remote::Login login;
+  login.tls = remote::TlsContext::create(trusting).value();
+  expect_no_connection_lost(front.port(), login);
 }
 
 TEST(RemoteMemory, AThreadThatReadsDoesNotEndTheProcess) {

@@ -400,8 +400,6 @@ def test_wrong_options_are_refused_and_say_why(wrong: dict[str, Any], match: str
 
 def test_what_is_not_built_in_is_said() -> None:
     for url, match in (
-        ("valkeys://x:1", "TLS"),
-        ("rediss://x:1", "TLS"),
         ("redis+sentinel://x:1", "sentinels"),
         ("valkey-cluster://x:1", "clusters"),
         ("a:1,b:2", "clusters"),

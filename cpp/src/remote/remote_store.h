@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@
 #include "kvcache/remote_tier.h"
 #include "persist/record_store.h"
 #include "remote/connections.h"
+#include "remote/tls.h"
 
 namespace kvcache::remote {
 
@@ -44,8 +46,10 @@ struct StoreStats {
 
 class RemoteStore final : public persist::RecordStore {
  public:
-  // Connects to nobody yet. `part_bytes`: most of a value, which all users of a server agree on.
-  explicit RemoteStore(const RemoteTierOptions& options, std::uint64_t part_bytes = kPartBytes);
+  // Connects to nobody yet, and then in the clear where there is no `tls`. `part_bytes`: most of a
+  // value, which all users of a server agree on.
+  explicit RemoteStore(const RemoteTierOptions& options, std::uint64_t part_bytes = kPartBytes,
+                       std::shared_ptr<const TlsContext> tls = nullptr);
 
   bool is_writer() const override { return true; }
   std::vector<std::uint64_t> run_starts(std::span<const persist::Digest> keys) const override;

@@ -13,14 +13,26 @@ namespace {
 constexpr std::uint64_t kMostSkipped = 8 << 20;
 constexpr std::size_t kMostLineBytes = 1 << 10;
 
+Result<std::unique_ptr<Stream>> open_stream(const Address& address, const Login& login,
+                                            const Deadline& deadline, bool& timed_out) {
+  auto socket = connect_to(address, deadline, timed_out);
+  if (!socket) return socket.status();
+  if (!login.tls) {
+    return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket).value()));
+  }
+  auto stream =
+      connect_tls(login.tls, std::move(socket).value(), address.host, deadline, timed_out);
+  if (!stream) return stream.status().prefixed(address.text() + ": ");
+  return stream;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RespClient>> RespClient::connect(const Address& address, const Login& login,
                                                         const Deadline& deadline, bool& timed_out) {
-  auto socket = connect_to(address, deadline, timed_out);
-  if (!socket) return socket.status();
-  auto client =
-      std::make_unique<RespClient>(std::make_unique<SocketStream>(std::move(socket).value()));
+  auto stream = open_stream(address, login, deadline, timed_out);
+  if (!stream) return stream.status();
+  auto client = std::make_unique<RespClient>(std::move(stream).value());
   if (Status status = client->log_in(login, deadline); !status) {
     timed_out = client->has_timed_out();
     return status.prefixed(address.text() + ": ");

@@ -22,6 +22,7 @@
 #include "remote/deadline.h"
 #include "remote/resp_reply.h"
 #include "remote/stream.h"
+#include "remote/tls.h"
 
 namespace kvcache::remote {
 
@@ -29,11 +30,13 @@ struct Login {
   std::string user;
   std::string password;
   std::uint32_t database = 0;
+  std::shared_ptr<const TlsContext> tls = nullptr;  // none: in the clear
 };
 
 class RespClient {
  public:
-  // Connects and logs in. kIoError: nobody answers in time, or the server refuses the login.
+  // Connects, in TLS where the login says so, and logs in. kIoError: nobody answers in time, the
+  // server is not who it should be, or refuses the login.
   // kCorruption: who answers speaks no RESP.
   static Result<std::unique_ptr<RespClient>> connect(const Address& address, const Login& login,
                                                      const Deadline& deadline, bool& timed_out);
