@@ -6,7 +6,8 @@
 Starts a server on a free loopback port. Everybody moves 64 MiB of noise in values of 1, 4 and 16
 MiB, each by itself or many in one pipeline; the best round counts. The tier's records carry tokens,
 header and checksums, all of which are verified when they are read, and are cut into parts of 1 MiB;
-the others verify nothing. A client of Python that is not installed is left out.
+the others verify nothing. A client of Python that is not installed is left out, and the tier in TLS
+where the server is built without it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-from support.valkey import ValkeyServer, missing_server
+from support.certificates import Authority, missing_openssl
+from support.valkey import ValkeyServer, missing_server, missing_tls
 
 _TOTAL = 64 << 20
 _CLIENTS = {"redis-py": ("redis", "Redis"), "valkey-py": ("valkey", "Valkey")}
@@ -104,10 +106,17 @@ def main() -> None:
         sys.exit(__doc__ if len(sys.argv) < 2 else reason)
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:
-        server = ValkeyServer(Path(folder), "--maxmemory", "512mb")
+        options = ["--maxmemory", "512mb"]
+        if not (missing_openssl() or missing_tls()):
+            authority = Authority(Path(folder) / "authority")
+            here = authority.issue("here")
+            options += ["--tls-cert-file", str(here.certificate), "--tls-key-file", str(here.key)]
+            options += ["--tls-ca-cert-file", str(authority.ca_file), "--tls-auth-clients", "no"]
+        server = ValkeyServer(Path(folder), *options)
+        secured = [str(server.tls_port), str(authority.ca_file)] if server.tls_port else []
         try:
             text = subprocess.run(
-                [sys.argv[1], str(server.port), str(rounds)],
+                [sys.argv[1], str(server.port), str(rounds), *secured],
                 check=True,
                 capture_output=True,
                 text=True,

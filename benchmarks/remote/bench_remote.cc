@@ -2,7 +2,7 @@
 // client without records, checks or deadlines, and by two ends of a TCP connection that do nothing
 // else. Prints GB/s (10^9 bytes), the best of some rounds.
 //
-//   bench_remote PORT [rounds]      keys begin with "bench:" and are removed
+//   bench_remote PORT [rounds [TLS_PORT CA_FILE]]      keys begin with "bench:" and are removed
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -150,7 +151,8 @@ class Bare {
 // Records of `size` bytes through the store.
 class Records {
  public:
-  explicit Records(std::size_t size) : size_(size), store_(options()) {}
+  Records(std::size_t size, std::uint16_t where, std::shared_ptr<const remote::TlsContext> tls)
+      : size_(size), store_(options(where), remote::kPartBytes, std::move(tls)) {}
 
   void write(std::vector<std::byte>& data) {
     for (std::size_t i = 0; i < kTotal / size_; ++i) {
@@ -186,10 +188,10 @@ class Records {
   }
 
  private:
-  static RemoteTierOptions options() {
+  static RemoteTierOptions options(std::uint16_t where) {
     RemoteTierOptions options;
     options.host = "127.0.0.1";
-    options.port = port;
+    options.port = where;
     options.key_prefix = "bench:";
     options.deadline_ms = 60'000;
     return options;
@@ -234,18 +236,24 @@ double socket_limit(std::vector<std::byte>& data) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "bench_remote PORT [rounds]\n");
+    std::fprintf(stderr, "bench_remote PORT [rounds [TLS_PORT CA_FILE]]\n");
     return 2;
   }
   port = static_cast<std::uint16_t>(std::atoi(argv[1]));
   if (argc > 2) rounds = std::max(1, std::atoi(argv[2]));
+  std::shared_ptr<const remote::TlsContext> tls;
+  const auto tls_port = static_cast<std::uint16_t>(argc > 4 ? std::atoi(argv[3]) : 0);
+  if (tls_port > 0) {
+    auto made = remote::TlsContext::create({true, argv[4], "", "", true});
+    expect(made.is_ok(), made.status().message());
+    tls = *made;
+  }
   std::vector<std::byte> data = noise();
   std::vector<std::byte> back(kTotal);
   std::printf("socket %.2f\n", socket_limit(data));
   for (const std::size_t mebibytes : {1, 4, 16}) {
     const std::size_t size = mebibytes << 20;
     Bare bare(size);
-    Records records(size);
     const auto nothing = [] {};
     const auto line = [&](const char* who, const char* what, double rate) {
       std::printf("%s %s %zu %.2f\n", who, what, mebibytes, rate);
@@ -255,12 +263,17 @@ int main(int argc, char** argv) {
     line("bare", "get", best(nothing, [&] { bare.get(back, false); }));
     line("bare", "get-batched", best(nothing, [&] { bare.get(back, true); }));
     bare.remove();
-    line("tier", "put", best([&] { records.remove(); }, [&] { records.write(data); }));
-    std::fill(back.begin(), back.end(), std::byte{});
-    line("tier", "get", best(nothing, [&] { records.read(back, false); }));
-    line("tier", "get-batched", best(nothing, [&] { records.read(back, true); }));
-    expect(back == data, "the comparison of bytes");
-    records.remove();
+    const auto run = [&](const char* who, std::uint16_t where, const auto& secured) {
+      Records records(size, where, secured);
+      line(who, "put", best([&] { records.remove(); }, [&] { records.write(data); }));
+      std::fill(back.begin(), back.end(), std::byte{});
+      line(who, "get", best(nothing, [&] { records.read(back, false); }));
+      line(who, "get-batched", best(nothing, [&] { records.read(back, true); }));
+      expect(back == data, "the comparison of bytes");
+      records.remove();
+    };
+    run("tier", port, std::shared_ptr<const remote::TlsContext>());
+    if (tls) run("tls", tls_port, tls);
   }
   return 0;
 }
