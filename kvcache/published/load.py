@@ -106,12 +106,7 @@ def load_published(
         check_expected(manifest, expected)
         prefix = _Stored(files, manifest, plan, segment, row, convert=convert)
         check_tokens(manifest, ids)
-        check_budget(cache, prefix.count)
-        prefix.check()
-        with Prefix(cache, ids[: prefix.count], space, ttl) as new:
-            if not new.is_resident:
-                prefix.fill(new.sequence)
-            new.publish()
+        prefix.publish(cache, ids, space, ttl)
         return prefix.count
 
     return read_newest(path, read)
@@ -157,6 +152,17 @@ class _Stored:
         self.count = self._common_tokens()
         self._check_elements(convert=convert)
         self._check_windows()
+
+    def publish(
+        self, cache: Cache, ids: NDArray[Any], space: dict[str, Any], ttl: float | None
+    ) -> None:
+        """Make it resident, once every byte of it is checked."""
+        check_budget(cache, self.count)
+        self.check()
+        with Prefix(cache, ids[: self.count], space, ttl) as new:
+            if not new.is_resident:
+                self.fill(new.sequence)
+            new.publish()
 
     def check(self) -> None:
         """Read every shard.

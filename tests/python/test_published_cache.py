@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ import kvcache
 from kvcache import DType, load_published
 from kvcache.cli import main
 from kvcache.errors import (
-    CorruptionError,
     InvalidArgumentError,
     KVCacheError,
     NonFiniteError,
@@ -38,7 +36,6 @@ from kvcache.errors import (
 from kvcache.models.compressed import pooling_stream
 from kvcache.published import architecture_fingerprint, prefix_sha256
 from kvcache.published.elements import as_state
-from kvcache.published.files import Generation
 
 TOKENS = np.arange(40, dtype=np.int32) * 7 + 1
 
@@ -66,57 +63,6 @@ def refused(
 
 
 # ---- Round trips ----------------------------------------------------------------------------
-
-
-def replace_while_read(monkeypatch: pytest.MonkeyPatch, path: Path, times: int) -> list[str]:
-    """Whenever a manifest is read, somebody moves its generation away; returns their names."""
-    read, names = Generation.manifest, []
-
-    def read_and_replace(files: Generation) -> bytearray:
-        text = read(files)
-        names.append(files.name)
-        if len(names) <= times:
-            newer = f"generation-{len(names)}"
-            (path / ".generations" / files.name).rename(path / ".generations" / newer)
-            (path / "CURRENT").write_text(f"{newer}\n")
-            shutil.copytree(path / ".generations" / newer, path / ".generations" / "gone")
-            for file in (path / ".generations" / newer).iterdir():
-                file.unlink()  # also for those that hold the directory
-            shutil.rmtree(path / ".generations" / newer)
-            (path / ".generations" / "gone").rename(path / ".generations" / newer)
-        return text
-
-    monkeypatch.setattr(Generation, "manifest", read_and_replace)
-    return names
-
-
-def test_a_generation_replaced_while_it_is_read_leads_to_the_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = write(tmp_path / "p", "full", TOKENS)
-    names = replace_while_read(monkeypatch, written.path, 3)
-    cache = cache_for("full")
-    assert load_published(cache, written.path, written.tokens) == 40
-    assert names[1:] == ["generation-1", "generation-2", "generation-3"]
-    assert hits(cache, written)[-1] == 40
-
-
-def test_a_report_is_of_a_generation_that_was_there_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = write(tmp_path / "p", "full", TOKENS)
-    replace_while_read(monkeypatch, written.path, 4)
-    report = kvcache.check_stored(written.path, deep=True)
-    assert not report.problems
-
-
-def test_who_is_replaced_again_and_again_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = write(tmp_path / "p", "full", TOKENS)
-    names = replace_while_read(monkeypatch, written.path, 10**6)
-    refused(cache_for("full"), written, CorruptionError, "No such file")
-    assert len(names) == 16
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
