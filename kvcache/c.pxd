@@ -6,6 +6,10 @@ and linked with ``lib/libkvcache.a`` and the C++ runtime; both lie in the packag
 
 from kvcache.c_base cimport *
 from kvcache.c_cache cimport *
+from kvcache.c_draft cimport *
+from kvcache.c_engine cimport *
+from kvcache.c_lookup cimport *
+from kvcache.c_pool cimport *
 from kvcache.c_sequence cimport *
 from kvcache.c_store cimport *
 from kvcache.c_verify cimport *

@@ -26,6 +26,11 @@ cdef extern from "kvcache/c_base.h" nogil:
         KVCACHE_FP8
         KVCACHE_I8
 
+    ctypedef enum kvcache_huge_pages:
+        KVCACHE_HUGE_PAGES_OFF
+        KVCACHE_HUGE_PAGES_ADVISE
+        KVCACHE_HUGE_PAGES_SYSTEM
+
     ctypedef struct kvcache_cache:
         pass
 

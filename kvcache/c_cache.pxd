@@ -6,6 +6,7 @@ from kvcache.c_base cimport (
     kvcache_bytes,
     kvcache_cache,
     kvcache_dtype,
+    kvcache_huge_pages,
     kvcache_media,
     kvcache_space,
     kvcache_status,
@@ -25,11 +26,6 @@ cdef extern from "kvcache/c_cache.h" nogil:
         KVCACHE_GATE_HEAD
         KVCACHE_GATE_CHANNEL
         KVCACHE_GATE_ELEMENT
-
-    ctypedef enum kvcache_huge_pages:
-        KVCACHE_HUGE_PAGES_OFF
-        KVCACHE_HUGE_PAGES_ADVISE
-        KVCACHE_HUGE_PAGES_SYSTEM
 
     ctypedef enum kvcache_durability:
         KVCACHE_DURABILITY_NONE
@@ -84,6 +80,22 @@ cdef extern from "kvcache/c_cache.h" nogil:
         uint32_t read_threads
         uint32_t only_prefetch
 
+    ctypedef struct kvcache_remote_options:
+        size_t struct_size
+        const char* host
+        const char* socket
+        const char* user
+        const char* password
+        const char* key_prefix
+        uint32_t port
+        uint32_t database
+        const uint64_t* ttl_ms
+        uint64_t deadline_ms
+        uint64_t queue_bytes
+        uint64_t wait_ms
+        uint32_t read_threads
+        uint32_t only_prefetch
+
     ctypedef struct kvcache_options:
         size_t struct_size
         uint64_t memory_bytes
@@ -109,6 +121,7 @@ cdef extern from "kvcache/c_cache.h" nogil:
         uint32_t lock_memory
         uint32_t prefault_threads
         const kvcache_disk_options* disk
+        const kvcache_remote_options* remote
 
     ctypedef struct kvcache_stats:
         size_t struct_size
@@ -157,6 +170,15 @@ cdef extern from "kvcache/c_cache.h" nogil:
         uint64_t hit_blocks
         uint64_t lru_hit_blocks
 
+    ctypedef struct kvcache_plan:
+        size_t struct_size
+        uint64_t block_tokens
+        uint64_t block_bytes
+        uint64_t slot_bytes
+        uint64_t stash_bytes
+        uint64_t ring_bytes
+        const char* fingerprint
+
     ctypedef struct kvcache_group_stats:
         size_t struct_size
         uint64_t components
@@ -189,6 +211,7 @@ cdef extern from "kvcache/c_cache.h" nogil:
     )
     void kvcache_cache_destroy(kvcache_cache* cache)
     kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* out)
+    kvcache_status kvcache_cache_plan(const kvcache_cache* cache, kvcache_plan* out)
     kvcache_status kvcache_cache_group_count(const kvcache_cache* cache, size_t* out)
     kvcache_status kvcache_cache_group_stats(
         const kvcache_cache* cache, size_t group, kvcache_group_stats* out

@@ -38,6 +38,11 @@ cdef extern from "kvcache/c_sequence.h" nogil:
         uint32_t session_closed
         const uint64_t* now_ms
 
+    ctypedef struct kvcache_layer_rows:
+        int32_t layer
+        const kvcache_rows* components
+        size_t component_count
+
     kvcache_status kvcache_sequence_open(
         kvcache_cache* cache, const int32_t* tokens, size_t token_count, const kvcache_space* space,
         const kvcache_open_options* options, kvcache_sequence** out
@@ -63,6 +68,20 @@ cdef extern from "kvcache/c_sequence.h" nogil:
     kvcache_status kvcache_sequence_read(
         const kvcache_sequence* sequence, int32_t layer, uint64_t start,
         const kvcache_rows* components, size_t component_count
+    )
+    kvcache_status kvcache_sequence_write_layers(
+        kvcache_sequence* sequence, uint64_t start, const kvcache_layer_rows* layers,
+        size_t layer_count
+    )
+    kvcache_status kvcache_sequence_read_layers(
+        const kvcache_sequence* sequence, uint64_t start, const kvcache_layer_rows* layers,
+        size_t layer_count
+    )
+    kvcache_status kvcache_sequence_written(
+        const kvcache_sequence* sequence, int32_t layer, uint64_t* out
+    )
+    kvcache_status kvcache_sequence_written_records(
+        const kvcache_sequence* sequence, int32_t layer, const char* name, uint64_t* out
     )
     kvcache_status kvcache_sequence_write_records(
         kvcache_sequence* sequence, int32_t layer, const char* name, uint64_t first,
@@ -98,6 +117,9 @@ cdef extern from "kvcache/c_sequence.h" nogil:
     kvcache_status kvcache_sequence_shift(kvcache_sequence* sequence, uint64_t keep, uint64_t drop)
     kvcache_status kvcache_sequence_record(kvcache_sequence* sequence)
     kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position)
+    kvcache_status kvcache_sequence_recorded(
+        const kvcache_sequence* sequence, uint64_t* out, size_t capacity, size_t* out_count
+    )
     kvcache_status kvcache_batch_create(
         kvcache_sequence* const * sequences, size_t count, kvcache_batch** out
     )
@@ -119,4 +141,7 @@ cdef extern from "kvcache/c_sequence.h" nogil:
     kvcache_status kvcache_batch_advance_in_place(kvcache_batch* batch, const uint64_t* counts)
     kvcache_status kvcache_batch_block_table(
         kvcache_batch* batch, size_t group, const int32_t** out, size_t* out_columns
+    )
+    kvcache_status kvcache_batch_copy_block_table(
+        const kvcache_batch* batch, size_t group, int32_t* out, size_t columns, size_t count
     )

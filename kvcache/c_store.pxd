@@ -1,4 +1,4 @@
-"""Declarations of kvcache/c_store.h, files, disk tier, events: cimport them from ``kvcache.c``."""
+"""Declarations of kvcache/c_store.h, files, tiers, events: cimport them from ``kvcache.c``."""
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -68,6 +68,36 @@ cdef extern from "kvcache/c_store.h" nogil:
     )
     kvcache_status kvcache_cache_flush_disk(kvcache_cache* cache, const uint64_t* wait_ms)
     kvcache_status kvcache_cache_disk_stats(const kvcache_cache* cache, kvcache_disk_stats* out)
+
+    ctypedef struct kvcache_remote_stats:
+        size_t struct_size
+        uint64_t is_suspended
+        uint64_t connects
+        uint64_t lookups
+        uint64_t round_trips
+        uint64_t present_records
+        uint64_t missing_records
+        uint64_t queued_bytes
+        uint64_t written_records
+        uint64_t written_bytes
+        uint64_t dropped_records
+        uint64_t skipped_snapshots
+        uint64_t erased_records
+        uint64_t fetches
+        uint64_t fetched_tokens
+        uint64_t read_records
+        uint64_t read_bytes
+        uint64_t damaged_records
+        uint64_t read_errors
+        uint64_t write_errors
+        uint64_t no_room
+        uint64_t failures
+        uint64_t timeouts
+        uint64_t refused_operations
+        const char* last_error
+
+    kvcache_status kvcache_cache_flush_remote(kvcache_cache* cache, const uint64_t* wait_ms)
+    kvcache_status kvcache_cache_remote_stats(const kvcache_cache* cache, kvcache_remote_stats* out)
 
     ctypedef enum kvcache_event_kind:
         KVCACHE_EVENT_STORED

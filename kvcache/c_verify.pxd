@@ -159,6 +159,21 @@ cdef extern from "kvcache/c_verify.h" nogil:
     )
     kvcache_status kvcache_tree_create(const int32_t* parents, size_t nodes, kvcache_tree** out)
     void kvcache_tree_destroy(kvcache_tree* tree)
+
+    ctypedef struct kvcache_tree_nodes:
+        size_t struct_size
+        size_t nodes
+        size_t leaves
+        size_t depth
+        const int32_t* parents
+        const int32_t* depths
+        const int32_t* first_child
+        const int32_t* next_sibling
+
+    kvcache_status kvcache_tree_read(const kvcache_tree* tree, kvcache_tree_nodes* out)
+    kvcache_status kvcache_tree_retrieval_indices(
+        const kvcache_tree* tree, int32_t* out, size_t capacity, size_t* out_count
+    )
     kvcache_status kvcache_tree_mask(
         const kvcache_tree* tree, uint64_t prefix, uint8_t* out, size_t count
     )

@@ -141,6 +141,158 @@ TEST_F(CApiMemory, WhatIsStored) {
   kvcache_events_destroy(events);
 }
 
+TEST_F(CApiMemory, RowsOfAnEngine) {
+  const std::array<int32_t, 6> tokens = {1, 2, 3, 4, 5, 6};
+  const int32_t layer = 0;
+  kvcache_sequence* sequence = nullptr;
+  ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 6, nullptr, nullptr, &sequence),
+            KVCACHE_OK);
+  std::array<float, std::size_t{6} * 2 * 8> elements = {};
+  const std::array<uint64_t, 3> shape = {6, 2, 8};
+  kvcache_engine_tensor tensor = {};
+  tensor.struct_size = sizeof tensor;
+  tensor.data = elements.data();
+  tensor.layout = "tokens heads dim";
+  tensor.shape = shape.data();
+  tensor.axes = shape.size();
+  expect_statuses("import", [&] {
+    return kvcache_sequence_import_rows(sequence, &layer, 1, 0, 6, &tensor, 1, nullptr);
+  });
+  ASSERT_EQ(kvcache_sequence_advance(sequence, 6), KVCACHE_OK);
+  expect_statuses("export", [&] {
+    return kvcache_sequence_export_rows(sequence, &layer, 1, 0, 6, &tensor, 1, nullptr);
+  });
+  const kvcache_rows rows = {elements.data(), KVCACHE_F32, 6, 2, 8, 64, 32};
+  const kvcache_layer_rows layers = {0, &rows, 1};
+  expect_statuses("read_layers",
+                  [&] { return kvcache_sequence_read_layers(sequence, 0, &layers, 1); });
+  kvcache_page_views* views = nullptr;
+  expect_statuses("views", [&] { return kvcache_sequence_views(sequence, 0, 0, 6, &views); });
+  ASSERT_EQ(kvcache_page_views_count(views), 2U);
+  kvcache_page_views_destroy(views);
+  kvcache_sequence_destroy(sequence);
+  kvcache_stats stats = {};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
+  EXPECT_EQ(stats.used_bytes, 0U);  // nothing stayed pinned
+}
+
+TEST_F(CApiMemory, BlocksOfAPool) {
+  kvcache_pool_options options = {};
+  options.struct_size = sizeof options;
+  options.blocks = 8;
+  options.block_bytes = 64;
+  kvcache_pool* pool = nullptr;
+  expect_statuses("pool", [&] { return kvcache_pool_create(&options, &pool); });
+  ASSERT_NE(pool, nullptr);
+  std::array<int32_t, 3> ids = {};
+  ASSERT_EQ(kvcache_pool_allocate(pool, ids.data(), 3), KVCACHE_OK);
+  kvcache_block_pin* pin = nullptr;
+  void* data = nullptr;
+  expect_statuses("pin", [&] { return kvcache_pool_pin(pool, ids[0], &pin, &data); });
+  kvcache_block_pin_destroy(pin);
+  ASSERT_EQ(kvcache_pool_free(pool, ids.data(), 3), KVCACHE_OK);
+  kvcache_block_stats stats = {};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(kvcache_pool_stats(pool, &stats), KVCACHE_OK);
+  EXPECT_EQ(stats.live_blocks, 0U);
+  kvcache_pool_destroy(pool);
+}
+
+TEST_F(CApiMemory, HiddenRowsAndDrafts) {
+  const std::array<int32_t, 2> tokens = {1, 2};
+  kvcache_sequence* sequence = nullptr;
+  ASSERT_EQ(kvcache_sequence_open(cache_, tokens.data(), 2, nullptr, nullptr, &sequence),
+            KVCACHE_OK);
+  kvcache_hidden_options options = {};
+  options.struct_size = sizeof options;
+  options.rows = options.width = 2;
+  options.cache = cache_;
+  const std::array<uint16_t, 4> elements = {};
+  const kvcache_hidden_rows rows = {elements.data(), KVCACHE_BF16, 2, 2, 4};
+  kvcache_hidden_rows out = {};
+  kvcache_hidden_capture* capture = nullptr;
+  expect_statuses("capture", [&] { return kvcache_hidden_capture_create(&options, &capture); });
+  kvcache_hidden_bands* bands = nullptr;
+  expect_statuses("bands", [&] { return kvcache_hidden_bands_create(&options, 1, &bands); });
+  kvcache_accept_stash* stash = nullptr;
+  expect_statuses("stash", [&] { return kvcache_accept_stash_create(&options, 1, &stash); });
+  const std::array<uint64_t, 1> row = {1};
+  expect_statuses("store", [&] {
+    return kvcache_accept_stash_store(stash, &sequence, 1, &rows, row.data(), row.data(), 1,
+                                      row.data());
+  });
+  expect_statuses("rows", [&] {  // its text, when it is asked for more
+    const kvcache_status status = kvcache_accept_stash_rows(stash, 2, &out);
+    return status == KVCACHE_INVALID_ARGUMENT ? KVCACHE_OK : status;
+  });
+  ASSERT_EQ(kvcache_sequence_prepare(sequence, 1), KVCACHE_OK);
+  ASSERT_EQ(kvcache_sequence_advance_in_place(sequence, 1), KVCACHE_OK);
+  kvcache_drafts* drafts = nullptr;
+  expect_statuses("drafts", [&] { return kvcache_drafts_create(2, 2, &drafts); });
+  ASSERT_EQ(kvcache_drafts_put(drafts, sequence, tokens.data(), 2, nullptr), KVCACHE_OK);
+  std::array<int32_t, 2> taken = {};
+  std::size_t count = 0;
+  std::size_t confident = 0;
+  expect_statuses("take", [&] {
+    return kvcache_drafts_take(drafts, sequence, taken.data(), nullptr, 2, &count, &confident);
+  });
+  EXPECT_EQ(count, 2U);  // a failure has lost none
+  kvcache_verify* verify = nullptr;
+  ASSERT_EQ(kvcache_sequence_begin_verify(sequence, taken.data(), 1, nullptr, &verify), KVCACHE_OK);
+  const std::array<int32_t, 2> offsets = {0, 2};
+  expect_statuses("store", [&] {
+    return kvcache_hidden_bands_store(bands, &sequence, 1, &rows, offsets.data());
+  });
+  kvcache_verify_destroy(verify);
+  kvcache_drafts_destroy(drafts);
+  kvcache_accept_stash_destroy(stash);
+  kvcache_hidden_bands_destroy(bands);
+  kvcache_hidden_capture_destroy(capture);
+  kvcache_sequence_destroy(sequence);
+  kvcache_stats stats = {};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(kvcache_cache_stats(cache_, &stats), KVCACHE_OK);
+  EXPECT_EQ(stats.reserved_bytes, 0U);
+}
+
+TEST_F(CApiMemory, PromptLookup) {
+  const std::array<int32_t, 8> history = {1, 2, 3, 4, 1, 2, 3, 4};
+  std::array<kvcache_lookup*, 2> lookups = {};
+  for (kvcache_lookup*& lookup : lookups) {
+    expect_statuses("lookup", [&] { return kvcache_lookup_create(nullptr, &lookup); });
+    ASSERT_NE(lookup, nullptr);
+  }
+  const std::array<const int32_t*, 2> histories = {history.data(), history.data()};
+  const std::array<std::size_t, 2> lengths = {8, 6};
+  const std::array<uint64_t, 2> most = {2, 2};
+  std::array<uint64_t, 2> counts = {};
+  std::array<int32_t, 4> drafts = {};
+  expect_statuses("propose", [&] {
+    return kvcache_lookup_propose_batch(lookups.data(), 2, histories.data(), lengths.data(),
+                                        most.data(), drafts.data(), 4, counts.data());
+  });
+  EXPECT_EQ(counts[0] + counts[1], 4U);  // a failure leaves nothing in flight
+  expect_statuses("settle",
+                  [&] { return kvcache_lookup_settle_batch(lookups.data(), 2, counts.data()); });
+  kvcache_lookup_cache* cache = nullptr;
+  expect_statuses("cache", [&] { return kvcache_lookup_cache_create(nullptr, &cache); });
+  kvcache_lookup_key key = {};
+  key.struct_size = sizeof key;
+  key.tenant = {"a tenant whose name needs memory of its own", 43};
+  kvcache_lookup_scope* scope = nullptr;
+  expect_statuses("scope", [&] { return kvcache_lookup_cache_scope(cache, &key, &scope); });
+  ASSERT_NE(scope, nullptr);
+  expect_statuses("insert", [&] { return kvcache_lookup_scope_insert(scope, history.data(), 8); });
+  uint64_t tokens = 0;
+  ASSERT_EQ(kvcache_lookup_scope_tokens(scope, &tokens), KVCACHE_OK);
+  EXPECT_GT(tokens, 0U);
+  expect_statuses("drop", [&] { return kvcache_lookup_cache_drop(cache, &key); });
+  kvcache_lookup_scope_destroy(scope);
+  kvcache_lookup_cache_destroy(cache);
+  for (kvcache_lookup* lookup : lookups) kvcache_lookup_destroy(lookup);
+}
+
 TEST_F(CApiMemory, TooManyElements) {
   const int32_t token = 1;
   kvcache_sequence* sequence = nullptr;

@@ -6,11 +6,15 @@ enum { kTokens = 21, kHeads = kToyHeads, kWidth = kToyWidth };
 /* A sequence of kTokens - 1 positions goes back to the state it had when it was recorded. */
 static int ring_test(kvcache_sequence* sequence) {
   void* state = NULL;
-  uint64_t state_bytes = 0;
+  uint64_t state_bytes = 0, positions[2];
+  size_t count = 9;
   CHECK(kvcache_sequence_rollback(sequence, kTokens - 1) == KVCACHE_UNSUPPORTED);
   CHECK(kvcache_sequence_record(sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_state(sequence, 1, "state.recurrent", &state, &state_bytes) == KVCACHE_OK);
   memset(state, 0x11, state_bytes);
+  CHECK(kvcache_sequence_recorded(sequence, positions, 0, &count) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_sequence_recorded(sequence, positions, 2, &count) == KVCACHE_OK);
+  CHECK(count == 1 && positions[0] == kTokens - 1);
   CHECK(kvcache_sequence_rollback(sequence, kTokens) == KVCACHE_INVALID_ARGUMENT);
   CHECK(kvcache_sequence_rollback(sequence, kTokens - 1) == KVCACHE_OK);
   CHECK(((const unsigned char*)state)[5] == 0x3f);
@@ -24,7 +28,7 @@ static int decode_in_place(kvcache_cache* cache) {
   const int32_t prompt[2] = {1, 2};
   const uint64_t counts[2] = {2, 2};
   const int32_t* table = NULL;
-  int32_t own[8];
+  int32_t own[8], copied[6];
   size_t columns = 0, blocks = 0;
   uint64_t lengths[2];
   uint16_t half;
@@ -73,6 +77,10 @@ static int decode_in_place(kvcache_cache* cache) {
   CHECK(blocks == 2);
   CHECK(kvcache_sequence_block_table(sequences[1], 0, own, 8, &blocks) == KVCACHE_OK);
   CHECK(own[0] == table[columns] && own[1] == table[columns + 1]);
+  CHECK(kvcache_batch_copy_block_table(batch, 0, copied, 2, 3) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_batch_copy_block_table(batch, 0, copied, 1, 2) == KVCACHE_INVALID_ARGUMENT);
+  CHECK(kvcache_batch_copy_block_table(batch, 0, copied, 3, 6) == KVCACHE_OK);
+  CHECK(copied[0] == table[0] && copied[2] == -1 && copied[4] == own[1]);
   kvcache_sequence_destroy(sequences[0]);
   CHECK(kvcache_batch_prepare(batch, NULL) == KVCACHE_INVALID_ARGUMENT);
   kvcache_batch_destroy(batch);
@@ -111,6 +119,7 @@ static int records_test(void) {
   int32_t tokens[kTokens];
   kvcache_cache* cache = NULL;
   kvcache_sequence* sequence = NULL;
+  uint64_t written = 0;
   int i;
   for (i = 0; i < kTokens; ++i) {
     tokens[i] = i;
@@ -129,6 +138,9 @@ static int records_test(void) {
   CHECK(kvcache_sequence_write_records(sequence, 0, name, 0, NULL) == KVCACHE_INVALID_ARGUMENT);
   CHECK(kvcache_sequence_write_records(sequence, 0, name, 0, &records) == KVCACHE_OK);
   CHECK(kvcache_sequence_advance(sequence, kTokens) == KVCACHE_OK);
+  CHECK(kvcache_sequence_written_records(sequence, 0, "none", &written) == KVCACHE_NOT_FOUND);
+  CHECK(kvcache_sequence_written_records(sequence, 0, name, &written) == KVCACHE_OK);
+  CHECK(written == kTokens / 4);
   CHECK(kvcache_sequence_read_records(sequence, 0, name, 0, &back) == KVCACHE_OK);
   CHECK(memcmp(read, rows, (size_t)(kTokens / 4) * sizeof rows[0]) == 0);
   CHECK(kvcache_sequence_read_records(sequence, 0, name, 1, &back) == KVCACHE_INVALID_ARGUMENT);
@@ -161,6 +173,7 @@ int main(void) {
   void* state = NULL;
   uint64_t state_bytes = 0;
   kvcache_stats stats = {.struct_size = sizeof stats};
+  kvcache_plan plan = {.struct_size = sizeof plan};
   int i;
   for (i = 0; i < kTokens; ++i) tokens[i] = i;
   for (i = 0; i < kTokens * kHeads * kWidth; ++i) {
@@ -170,6 +183,10 @@ int main(void) {
 
   options.ring_depth = 2;
   CHECK(toy_cache(&options, &cache) == KVCACHE_OK);
+  CHECK(kvcache_cache_plan(cache, &plan) == KVCACHE_OK);
+  CHECK(plan.block_tokens == 4 && plan.slot_bytes >= kToyState * sizeof(float));
+  CHECK(plan.block_bytes >= (uint64_t)(4 * 2 * kHeads * kWidth * 2) && plan.stash_bytes == 0);
+  CHECK(plan.ring_bytes > 0 && strncmp(plan.fingerprint, "sha256:", 7) == 0);
   CHECK(kvcache_sequence_open(cache, tokens, kTokens, NULL, NULL, &sequence) == KVCACHE_OK);
   CHECK(kvcache_sequence_cached_tokens(sequence) == 0);
   CHECK(kvcache_sequence_write(sequence, 0, 0, rows, 2) == KVCACHE_OK);

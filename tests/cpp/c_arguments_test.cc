@@ -6,146 +6,18 @@
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "c_toy.h"
+#include "c_world.h"
 
 namespace {
-
-void destroy(kvcache_cache* handle) { kvcache_cache_destroy(handle); }
-void destroy(kvcache_sequence* handle) { kvcache_sequence_destroy(handle); }
-void destroy(kvcache_batch* handle) { kvcache_batch_destroy(handle); }
-void destroy(kvcache_verify* handle) { kvcache_verify_destroy(handle); }
-void destroy(kvcache_batch_verify* handle) { kvcache_batch_verify_destroy(handle); }
-void destroy(kvcache_tree* handle) { kvcache_tree_destroy(handle); }
-void destroy(kvcache_verify_table* handle) { kvcache_verify_table_destroy(handle); }
-void destroy(kvcache_carry_table* handle) { kvcache_carry_table_destroy(handle); }
-void destroy(kvcache_pin* handle) { kvcache_pin_destroy(handle); }
-void destroy(kvcache_reservation* handle) { kvcache_reservation_destroy(handle); }
-void destroy(kvcache_tenants* handle) { kvcache_tenants_destroy(handle); }
-void destroy(kvcache_events* handle) { kvcache_events_destroy(handle); }
-void destroy(const void*) {}  // an address that was answered
-
-template <typename T>
-concept Sized = requires(T* value) { value->struct_size; };
-
-// Whatever a call takes: one live handle of each type, structs, room for answers.
-class World {
- public:
-  World() {
-    kvcache_options options = toy_options();
-    options.event_capacity = 100;
-    options.stash_rows = 4;
-    kvcache_cache* cache = keep(toy_cache, &options);
-    const std::array<int32_t, 3> tokens = {1, 2, 3};
-    EXPECT_EQ(toy_serve(cache, tokens.data(), 3, nullptr, nullptr), 0);
-    std::array<kvcache_sequence*, 4> sequences = {};
-    for (kvcache_sequence*& sequence : sequences) {  // one token of each waits
-      sequence =
-          keep(kvcache_sequence_open, cache, tokens.data(), std::size_t{3}, nullptr, nullptr);
-    }
-    sequences_ = {sequences[0], sequences[1]};
-    keep(kvcache_batch_create, sequences_.data(), std::size_t{1});
-    kvcache_batch* verified = nullptr;
-    EXPECT_EQ(kvcache_batch_create(&sequences[2], 1, &verified), KVCACHE_OK);
-    const std::array<uint64_t, 1> counts = {2};
-    keep(kvcache_batch_begin_verify, verified, tokens.data(), std::size_t{2}, counts.data(),
-         nullptr);
-    kvcache_batch_destroy(verified);
-    keep(kvcache_sequence_begin_verify, sequences[3], tokens.data(), std::size_t{2}, nullptr);
-    const std::array<int32_t, 2> parents = {-1, 0};
-    keep(kvcache_tree_create, parents.data(), std::size_t{2});
-    keep(kvcache_verify_table_create, cache, uint64_t{2}, uint64_t{2});
-    keep(kvcache_carry_table_create, cache, uint64_t{2});
-    keep(kvcache_cache_pin, cache, tokens.data(), std::size_t{3}, nullptr, nullptr);
-    keep(kvcache_cache_reserve, cache, uint64_t{1});
-    keep(kvcache_cache_tenants, cache);
-    keep(kvcache_cache_take_events, cache);
-  }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  ~World() {
-    while (!cleanups_.empty()) {
-      cleanups_.back()();
-      cleanups_.pop_back();
-    }
-  }
-
-  template <typename T>
-  T give() {
-    if constexpr (!std::is_pointer_v<T>) {
-      return std::is_enum_v<T> ? T{} : static_cast<T>(std::is_unsigned_v<T> ? 1 : 0);
-    } else {
-      using Pointee = std::remove_pointer_t<T>;
-      using Plain = std::remove_cv_t<Pointee>;
-      if constexpr (std::is_same_v<T, kvcache_sequence* const*>) {
-        return sequences_.data();
-      } else if constexpr (std::is_same_v<Plain, char>) {
-        return "attention.keys";
-      } else if constexpr (std::is_pointer_v<Plain>) {
-        return slot<Plain>();
-      } else if constexpr (std::is_arithmetic_v<Plain> || std::is_void_v<Plain>) {
-        return reinterpret_cast<T>(numbers_.data());
-      } else if constexpr (requires { sizeof(Plain); }) {
-        return structure<Plain>();
-      } else {
-        return std::get<Plain*>(handles_);
-      }
-    }
-  }
-
- private:
-  template <typename... Parameters>
-  using Made = std::remove_pointer_t<
-      std::tuple_element_t<sizeof...(Parameters) - 1, std::tuple<Parameters...>>>;
-
-  // The first handle of its type that a call makes is given to others.
-  template <typename... Parameters, typename... Arguments>
-  Made<Parameters...> keep(kvcache_status (*make)(Parameters...), Arguments... arguments) {
-    using Handle = Made<Parameters...>;
-    Handle* address = slot<Handle>();
-    EXPECT_EQ(make(arguments..., address), KVCACHE_OK) << kvcache_last_error();
-    if (std::get<Handle>(handles_) == nullptr) std::get<Handle>(handles_) = *address;
-    return *address;
-  }
-
-  // Where a call puts an address; a handle there is freed.
-  template <typename Pointer>
-  Pointer* slot() {
-    auto address = std::make_shared<Pointer>(nullptr);
-    cleanups_.push_back([address] { destroy(*address); });
-    return address.get();
-  }
-
-  // A zeroed struct of its size, with zeros behind it.
-  template <typename Struct>
-  Struct* structure() {
-    auto bytes = std::make_shared<std::array<std::max_align_t, 8192 / sizeof(std::max_align_t)>>();
-    cleanups_.push_back([bytes] {});
-    auto* result = reinterpret_cast<Struct*>(bytes.get());
-    if constexpr (Sized<Struct>) result->struct_size = sizeof(Struct);
-    return result;
-  }
-
-  std::tuple<kvcache_cache*, kvcache_sequence*, kvcache_batch*, kvcache_verify*,
-             kvcache_batch_verify*, kvcache_tree*, kvcache_verify_table*, kvcache_carry_table*,
-             kvcache_pin*, kvcache_reservation*, kvcache_tenants*, kvcache_events*>
-      handles_;
-  std::array<kvcache_sequence*, 2> sequences_ = {};
-  std::array<uint64_t, 512> numbers_ = {};
-  std::vector<std::function<void()>> cleanups_;
-};
 
 // One call with argument `at` changed.
 template <std::size_t at, typename... Parameters>
@@ -204,6 +76,7 @@ void sweep(const char* name, kvcache_status (*function)(Parameters...),
 TEST(CArguments, OfACache) {
   SWEEP(kvcache_cache_create);
   SWEEP(kvcache_cache_stats);
+  SWEEP(kvcache_cache_plan);
   SWEEP(kvcache_cache_group_count);
   SWEEP(kvcache_cache_group_stats);
   SWEEP(kvcache_cache_sequence_bytes);
@@ -229,6 +102,8 @@ TEST(CArguments, OfFilesAndEvents) {
   SWEEP(kvcache_cache_prefetch, 3, 4);
   SWEEP(kvcache_cache_flush_disk, 1);
   SWEEP(kvcache_cache_disk_stats);
+  SWEEP(kvcache_cache_flush_remote, 1);
+  SWEEP(kvcache_cache_remote_stats);
   SWEEP(kvcache_cache_take_events);
   SWEEP(kvcache_cache_events_snapshot);
   SWEEP(kvcache_cache_lose_events);
@@ -242,6 +117,10 @@ TEST(CArguments, OfASequence) {
   SWEEP(kvcache_sequence_extend);
   SWEEP(kvcache_sequence_write);
   SWEEP(kvcache_sequence_read);
+  SWEEP(kvcache_sequence_write_layers);
+  SWEEP(kvcache_sequence_read_layers);
+  SWEEP(kvcache_sequence_written);
+  SWEEP(kvcache_sequence_written_records);
   SWEEP(kvcache_sequence_write_records);
   SWEEP(kvcache_sequence_read_records);
   SWEEP(kvcache_sequence_state);
@@ -258,6 +137,70 @@ TEST(CArguments, OfASequence) {
   SWEEP(kvcache_sequence_shift);
   SWEEP(kvcache_sequence_record);
   SWEEP(kvcache_sequence_rollback);
+  SWEEP(kvcache_sequence_recorded);
+}
+
+TEST(CArguments, OfRowsOfAnEngine) {
+  SWEEP(kvcache_sequence_import_rows, 7);
+  SWEEP(kvcache_sequence_export_rows, 7);
+  SWEEP(kvcache_sequence_views);
+  SWEEP(kvcache_page_views_read);
+}
+
+TEST(CArguments, OfAPool) {
+  SWEEP(kvcache_pool_create);
+  SWEEP(kvcache_pool_allocate);
+  SWEEP(kvcache_pool_retain);
+  SWEEP(kvcache_pool_free);
+  SWEEP(kvcache_pool_refs);
+  SWEEP(kvcache_pool_data);
+  SWEEP(kvcache_pool_pin);
+  SWEEP(kvcache_pool_memory);
+  SWEEP(kvcache_pool_stats);
+}
+
+TEST(CArguments, OfHiddenRowsAndDrafts) {
+  SWEEP(kvcache_hidden_capture_create);
+  SWEEP(kvcache_hidden_capture_begin);
+  SWEEP(kvcache_hidden_capture_write);
+  SWEEP(kvcache_hidden_capture_rows);
+  SWEEP(kvcache_hidden_capture_consume);
+  SWEEP(kvcache_hidden_capture_release);
+  SWEEP(kvcache_hidden_capture_read);
+  SWEEP(kvcache_hidden_bands_create);
+  SWEEP(kvcache_hidden_bands_store);
+  SWEEP(kvcache_hidden_bands_accepted);
+  SWEEP(kvcache_accept_stash_create);
+  SWEEP(kvcache_accept_stash_store, 7);
+  SWEEP(kvcache_accept_stash_rows);
+  SWEEP(kvcache_accept_stash_row);
+  SWEEP(kvcache_accept_stash_catch_up);
+  SWEEP(kvcache_drafts_create);
+  SWEEP(kvcache_drafts_put, 4);
+  SWEEP(kvcache_drafts_take, 3);
+  SWEEP(kvcache_drafts_put_back);
+  SWEEP(kvcache_drafts_clear);
+  SWEEP(kvcache_drafts_pending);
+}
+
+TEST(CArguments, OfPromptLookup) {
+  SWEEP(kvcache_lookup_create, 0);
+  SWEEP(kvcache_lookup_observe);
+  SWEEP(kvcache_lookup_truncate);
+  SWEEP(kvcache_lookup_find);
+  SWEEP(kvcache_lookup_propose, 3);
+  SWEEP(kvcache_lookup_settle);
+  SWEEP(kvcache_lookup_abandon);
+  SWEEP(kvcache_lookup_propose_batch);
+  SWEEP(kvcache_lookup_settle_batch);
+  SWEEP(kvcache_lookup_read);
+  SWEEP(kvcache_lookup_cache_create, 0);
+  SWEEP(kvcache_lookup_cache_scope);
+  SWEEP(kvcache_lookup_cache_drop);
+  SWEEP(kvcache_lookup_cache_read);
+  SWEEP(kvcache_lookup_scope_insert);
+  SWEEP(kvcache_lookup_scope_find);
+  SWEEP(kvcache_lookup_scope_tokens);
 }
 
 TEST(CArguments, OfABatch) {
@@ -270,6 +213,7 @@ TEST(CArguments, OfABatch) {
   SWEEP(kvcache_batch_advance, 1);
   SWEEP(kvcache_batch_advance_in_place, 1);
   SWEEP(kvcache_batch_block_table);
+  SWEEP(kvcache_batch_copy_block_table);
 }
 
 TEST(CArguments, OfAVerify) {
@@ -307,6 +251,8 @@ TEST(CArguments, OfTablesAndTrees) {
   SWEEP(kvcache_carry_table_layer);
   SWEEP(kvcache_carry_table_live);
   SWEEP(kvcache_tree_create);
+  SWEEP(kvcache_tree_read);
+  SWEEP(kvcache_tree_retrieval_indices);
   SWEEP(kvcache_tree_mask);
   SWEEP(kvcache_tree_bias);
   SWEEP(kvcache_tree_packed_mask);
@@ -326,11 +272,22 @@ TEST(CArguments, NothingIsDestroyedAndCountedOfNull) {
   kvcache_reservation_destroy(nullptr);
   kvcache_tenants_destroy(nullptr);
   kvcache_events_destroy(nullptr);
+  kvcache_page_views_destroy(nullptr);
+  kvcache_pool_destroy(nullptr);
+  kvcache_block_pin_destroy(nullptr);
+  kvcache_hidden_capture_destroy(nullptr);
+  kvcache_hidden_bands_destroy(nullptr);
+  kvcache_accept_stash_destroy(nullptr);
+  kvcache_drafts_destroy(nullptr);
+  kvcache_lookup_destroy(nullptr);
+  kvcache_lookup_cache_destroy(nullptr);
+  kvcache_lookup_scope_destroy(nullptr);
   EXPECT_EQ(kvcache_sequence_cached_tokens(nullptr), 0U);
   EXPECT_EQ(kvcache_sequence_matched_tokens(nullptr), 0U);
   EXPECT_EQ(kvcache_sequence_length(nullptr), 0U);
   EXPECT_EQ(kvcache_tenants_count(nullptr), 0U);
   EXPECT_EQ(kvcache_events_count(nullptr), 0U);
+  EXPECT_EQ(kvcache_page_views_count(nullptr), 0U);
   EXPECT_EQ(kvcache_abi(), static_cast<uint32_t>(KVCACHE_ABI));
   EXPECT_STRNE(kvcache_version(), "");
   EXPECT_STREQ(kvcache_status_name(KVCACHE_IO_ERROR), "I/O error");
@@ -391,17 +348,19 @@ TEST(CArguments, AChildIsRefusedButReadsWhatNeverChanges) {
                   kvcache_cache_erase, kvcache_cache_drop_expired, kvcache_cache_clear,
                   kvcache_cache_bump_epoch, kvcache_cache_save, kvcache_cache_load,
                   kvcache_cache_prefetch, kvcache_cache_flush_disk, kvcache_cache_disk_stats,
-                  kvcache_cache_take_events, kvcache_cache_events_snapshot,
-                  kvcache_cache_lose_events, kvcache_cache_group_stats);
-    child.refuses(kvcache_sequence_open, kvcache_sequence_close, kvcache_sequence_tokens,
-                  kvcache_sequence_extend, kvcache_sequence_write, kvcache_sequence_read,
-                  kvcache_sequence_write_records, kvcache_sequence_read_records,
-                  kvcache_sequence_state, kvcache_sequence_advance, kvcache_sequence_prepare,
-                  kvcache_sequence_advance_in_place, kvcache_sequence_block_table,
-                  kvcache_sequence_snapshot, kvcache_sequence_mark, kvcache_sequence_prefill_stops,
-                  kvcache_sequence_publish, kvcache_sequence_fork, kvcache_sequence_truncate,
-                  kvcache_sequence_shift, kvcache_sequence_record, kvcache_sequence_rollback,
-                  kvcache_sequence_begin_verify);
+                  kvcache_cache_flush_remote, kvcache_cache_remote_stats, kvcache_cache_take_events,
+                  kvcache_cache_events_snapshot, kvcache_cache_lose_events,
+                  kvcache_cache_group_stats);
+    child.refuses(
+        kvcache_sequence_open, kvcache_sequence_close, kvcache_sequence_tokens,
+        kvcache_sequence_extend, kvcache_sequence_write, kvcache_sequence_read,
+        kvcache_sequence_write_records, kvcache_sequence_read_records, kvcache_sequence_state,
+        kvcache_sequence_advance, kvcache_sequence_prepare, kvcache_sequence_advance_in_place,
+        kvcache_sequence_block_table, kvcache_sequence_snapshot, kvcache_sequence_mark,
+        kvcache_sequence_prefill_stops, kvcache_sequence_publish, kvcache_sequence_fork,
+        kvcache_sequence_truncate, kvcache_sequence_shift, kvcache_sequence_record,
+        kvcache_sequence_rollback, kvcache_sequence_begin_verify, kvcache_sequence_written,
+        kvcache_sequence_written_records, kvcache_sequence_recorded, kvcache_sequence_views);
     child.refuses(
         kvcache_batch_create, kvcache_batch_lengths, kvcache_batch_extend, kvcache_batch_prepare,
         kvcache_batch_write, kvcache_batch_read, kvcache_batch_advance,
@@ -414,7 +373,23 @@ TEST(CArguments, AChildIsRefusedButReadsWhatNeverChanges) {
         kvcache_batch_verify_commit, kvcache_batch_verify_commit_paths,
         kvcache_batch_verify_rollback, kvcache_verify_table_pointers, kvcache_carry_table_layer,
         kvcache_carry_table_live);
-    child.reads(kvcache_cache_group_count, kvcache_cache_sequence_bytes, kvcache_verify_rows,
+    child.refuses(kvcache_pool_allocate, kvcache_pool_retain, kvcache_pool_free, kvcache_pool_refs,
+                  kvcache_pool_data, kvcache_pool_pin, kvcache_pool_memory, kvcache_pool_stats,
+                  kvcache_hidden_capture_begin, kvcache_hidden_capture_rows,
+                  kvcache_hidden_capture_consume, kvcache_hidden_capture_release,
+                  kvcache_hidden_capture_read, kvcache_hidden_capture_write,
+                  kvcache_hidden_bands_store, kvcache_hidden_bands_accepted,
+                  kvcache_accept_stash_store, kvcache_accept_stash_rows, kvcache_accept_stash_row,
+                  kvcache_accept_stash_catch_up, kvcache_drafts_put, kvcache_drafts_take,
+                  kvcache_drafts_put_back, kvcache_drafts_clear, kvcache_drafts_pending);
+    child.refuses(kvcache_lookup_observe, kvcache_lookup_truncate, kvcache_lookup_find,
+                  kvcache_lookup_propose, kvcache_lookup_propose_batch, kvcache_lookup_settle,
+                  kvcache_lookup_abandon, kvcache_lookup_settle_batch, kvcache_lookup_read,
+                  kvcache_lookup_cache_scope, kvcache_lookup_cache_drop, kvcache_lookup_cache_read,
+                  kvcache_lookup_scope_insert, kvcache_lookup_scope_find,
+                  kvcache_lookup_scope_tokens, kvcache_batch_copy_block_table);
+    child.reads(kvcache_cache_plan, kvcache_tree_read, kvcache_page_views_read,
+                kvcache_cache_group_count, kvcache_cache_sequence_bytes, kvcache_verify_rows,
                 kvcache_batch_verify_rows, kvcache_tree_accept);
     world.reset();  // freeing is fine
     _exit(child.result());
@@ -423,6 +398,47 @@ TEST(CArguments, AChildIsRefusedButReadsWhatNeverChanges) {
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0) << "the first call that was not as expected";
+}
+
+void nonsense_parts(World& world) {
+  auto* const pool = world.give<kvcache_pool*>();
+  auto* const lookup = world.give<kvcache_lookup*>();
+  auto* const scope = world.give<kvcache_lookup_scope*>();
+  auto* const sequence = world.give<kvcache_sequence*>();
+  auto* const capture = world.give<kvcache_hidden_capture*>();
+  auto* const stash = world.give<kvcache_accept_stash*>();
+  const uint64_t most = UINT64_MAX;
+  const std::array<int32_t, 2> odd = {INT32_MIN, INT32_MAX};
+  kvcache_page_views* views = nullptr;
+  kvcache_block_pin* pin = nullptr;
+  kvcache_drafts* drafts = nullptr;
+  kvcache_hidden_rows rows = {};
+  void* data = nullptr;
+  uint32_t refs = 7;
+  uint64_t kept = 7;
+  EXPECT_NE(kvcache_sequence_views(sequence, 0, most - 1, most, &views), KVCACHE_OK);
+  EXPECT_NE(kvcache_sequence_views(sequence, 0, 2, 1, &views), KVCACHE_OK);
+  EXPECT_NE(kvcache_sequence_views(sequence, INT32_MIN, 0, 1, &views), KVCACHE_OK);
+  for (const int32_t id : odd) {
+    EXPECT_EQ(kvcache_pool_refs(pool, id, &refs), KVCACHE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcache_pool_data(pool, id, &data), KVCACHE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcache_pool_pin(pool, id, &pin, &data), KVCACHE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcache_pool_free(pool, &id, 1), KVCACHE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcache_pool_retain(pool, &id, 1), KVCACHE_INVALID_ARGUMENT);
+    EXPECT_EQ(kvcache_lookup_scope_insert(scope, odd.data(), 1), KVCACHE_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(kvcache_lookup_settle(lookup, most), KVCACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcache_lookup_truncate(lookup, most), KVCACHE_OK);
+  EXPECT_EQ(kvcache_drafts_create(most, most, &drafts), KVCACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcache_hidden_capture_begin(capture, sequence), KVCACHE_OK);
+  rows = {.data = &rows, .dtype = KVCACHE_BF16, .rows = 1, .width = 4, .row_stride = 8};
+  EXPECT_NE(kvcache_hidden_capture_write(capture, most, &rows, &kept), KVCACHE_OK);
+  rows.width = most;
+  EXPECT_NE(kvcache_hidden_capture_write(capture, 2, &rows, &kept), KVCACHE_OK);
+  EXPECT_NE(kvcache_accept_stash_rows(stash, most, &rows), KVCACHE_OK);
+  EXPECT_EQ(refs, 7U);
+  EXPECT_EQ(kept, 7U);
+  EXPECT_EQ(data, nullptr);
 }
 
 TEST(CArguments, NonsenseNumbersAreErrors) {
@@ -472,6 +488,7 @@ TEST(CArguments, NonsenseNumbersAreErrors) {
   EXPECT_NE(kvcache_cache_sequence_bytes(cache, most, most, &number), KVCACHE_OK);
   EXPECT_NE(kvcache_verify_table_create(cache, most, most, &table), KVCACHE_OK);
   EXPECT_NE(kvcache_carry_table_create(cache, most, &carry), KVCACHE_OK);
+  nonsense_parts(world);
   EXPECT_EQ(number, 0U);
   EXPECT_EQ(none, nullptr);
   EXPECT_EQ(kvcache_sequence_length(sequence), 2U);
@@ -500,6 +517,19 @@ TEST(CArguments, AStructOfANewerCallerIsReadAsFarAsItIsKnown) {
   EXPECT_NE(std::string(kvcache_last_error()).find("space has a value at byte 72"),
             std::string::npos)
       << kvcache_last_error();
+}
+
+// Its struct ends where what the library has learned since begins, and is read no further.
+TEST(CArguments, AStructOfAnOlderCallerGetsTheDefaultsOfWhatItLacks) {
+  kvcache_options options = toy_options();
+  options.struct_size = offsetof(kvcache_options, remote);
+  options.remote = reinterpret_cast<const kvcache_remote_options*>(&options);
+  kvcache_cache* cache = nullptr;
+  ASSERT_EQ(toy_cache(&options, &cache), KVCACHE_OK) << kvcache_last_error();
+  EXPECT_EQ(kvcache_cache_flush_remote(cache, nullptr), KVCACHE_UNSUPPORTED);
+  kvcache_cache_destroy(cache);
+  options.struct_size -= sizeof(void*);
+  EXPECT_EQ(toy_cache(&options, &cache), KVCACHE_INVALID_ARGUMENT);
 }
 
 }  // namespace

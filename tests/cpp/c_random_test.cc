@@ -1,507 +1,389 @@
 // Calls of the C face in any order, on handles that are freed in any order, with numbers of any
 // size: an answer, whatever it is, but no bug of the library's, and afterwards all memory is back.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <random>
 #include <string>
-#include <vector>
 
-#include "c_toy.h"
+#include "c_player.h"
 
 namespace {
 
-constexpr std::size_t kMostHandles = 6;
-constexpr std::size_t kMostTokens = 40;
-
-// Handles of one type; a random one of them, or none.
-template <typename Handle>
-struct Pool {
-  void (*destroy)(Handle*) = nullptr;
-  std::vector<Handle*> all = {};
-};
-
-class Player {
+// Plays with what lies beside a cache as well: rows of engines, pools, hidden rows, drafts.
+class PartsPlayer : public Player {
  public:
-  explicit Player(unsigned seed) : random_(seed) {
-    for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<int32_t>(i % 7);
-  }
-  Player(const Player&) = delete;
-  Player& operator=(const Player&) = delete;
-  ~Player() {
-    std::vector<std::function<void()>> left;
-    const auto free_all = [&](auto& pool) {
-      for (auto* each : pool.all) left.push_back([each, &pool] { pool.destroy(each); });
-    };
-    free_all(caches_), free_all(sequences_), free_all(batches_), free_all(verifies_);
-    free_all(batch_verifies_), free_all(pins_), free_all(reservations_), free_all(trees_);
-    free_all(tables_), free_all(carries_), free_all(events_), free_all(tenants_);
-    std::shuffle(left.begin(), left.end(), random_);
-    for (const auto& each : left) each();
+  using Player::Player;
+  ~PartsPlayer() override {
+    free_later(views_), free_later(pools_), free_later(pins_of_blocks_), free_later(captures_);
+    free_later(bands_), free_later(stashes_), free_later(drafts_), free_later(lookups_);
+    free_later(lookup_caches_), free_later(scopes_);
   }
 
-  void play() {
-    const kvcache_status status = any_call();
-    EXPECT_NE(status, KVCACHE_INTERNAL) << kvcache_last_error();
-    EXPECT_TRUE(status == KVCACHE_OK || *kvcache_last_error() != '\0');
+ protected:
+  kvcache_status any_call() override {
+    switch (below(12)) {
+      case 0:
+        return engine_call();
+      case 1:
+        return pool_call();
+      case 2:
+        return hidden_call();
+      case 3:
+        return bands_call();
+      case 4:
+        return drafts_call();
+      case 5:
+        return lookup_call();
+      default:
+        return Player::any_call();
+    }
   }
 
  private:
-  std::size_t below(std::size_t end) { return random_() % end; }
-  bool rarely() { return below(12) == 0; }
+  static constexpr std::size_t kElements = 2 * kToyMost * kToyHeads * kToyWidth;
 
-  uint64_t number() {
-    constexpr std::array<uint64_t, 10> kOdd = {0,
-                                               1,
-                                               63,
-                                               uint64_t{1} << 31,
-                                               uint64_t{1} << 32,
-                                               INT64_MAX,
-                                               uint64_t{1} << 63,
-                                               UINT64_MAX - 1,
-                                               UINT64_MAX,
-                                               65};
-    return rarely() ? kOdd[below(kOdd.size())] : below(8);
+  // A tensor of any of a few layouts, as large as it says or not at all.
+  kvcache_engine_tensor tensor() {
+    static constexpr std::array<const char*, 6> kLayouts = {"tokens heads dim",
+                                                            "heads tokens dim",
+                                                            "kv blocks block heads dim",
+                                                            "blocks block (kv heads dim)",
+                                                            "layers kv tokens (heads dim)",
+                                                            "(tokens"};
+    const std::size_t which = rarely() ? 5 : below(5);
+    const uint64_t tokens = below(16);
+    const uint64_t blocks = below(5);
+    constexpr uint64_t kRow = kToyHeads * kToyWidth;
+    const std::array<std::array<uint64_t, 5>, 6> shapes = {{{tokens, kToyHeads, kToyWidth},
+                                                            {kToyHeads, tokens, kToyWidth},
+                                                            {2, blocks, 4, kToyHeads, kToyWidth},
+                                                            {blocks, 4, 2 * kRow},
+                                                            {1, 2, tokens, kRow},
+                                                            {}}};
+    constexpr std::array<std::size_t, 6> kAxes = {3, 3, 5, 3, 4, 1};
+    shape_ = shapes[which];
+    if (rarely()) shape_[below(5)] = number() % 16;
+    kvcache_engine_tensor result = {};
+    result.struct_size = sizeof result;
+    result.data = rarely() ? nullptr : elements_.data();
+    result.dtype = rarely() ? static_cast<kvcache_dtype>(below(12)) : KVCACHE_F32;
+    result.layout = kLayouts[which];
+    result.shape = shape_.data();
+    result.axes = rarely() ? below(6) : kAxes[which];
+    // Whatever the shape says is within the elements.
+    uint64_t size = 1;
+    for (std::size_t axis = 0; axis < result.axes; ++axis) size *= shape_[axis];
+    if (size > kElements) shape_[0] = 0;
+    return result;
   }
-  int32_t layer() {
-    return rarely() ? static_cast<int32_t>(number()) : static_cast<int32_t>(below(2));
-  }
-  const char* name() {
-    constexpr std::array<const char*, 4> kNames = {TOY_STATE, "attention.keys", "", "\xff\xfe"};
-    return rarely() ? kNames[below(4)] : TOY_STATE;
-  }
-  const int32_t* tokens() { return tokens_.data(); }
-  std::size_t some_tokens() { return below(kMostTokens); }
-  const uint64_t* counts() {
-    for (uint64_t& each : counts_) each = number();
-    return below(3) == 0 ? nullptr : counts_.data();
-  }
-  const kvcache_rows* rows(std::size_t count) {
-    toy_components(&rows_, 0, count, components_.data());
-    components_[2] = components_[0];
-    if (rarely()) components_[0].tokens = number() % kToyMost;
-    if (rarely()) components_[1].heads = number() % 3;
-    if (rarely()) components_[1].width = number() % (kToyWidth + 1);
-    if (rarely()) components_[1].dtype = static_cast<kvcache_dtype>(number() % 12);
-    return components_.data();
-  }
-  std::size_t components() { return rarely() ? below(4) : 2; }
-
-  template <typename Handle>
-  Handle* one(const Pool<Handle>& pool) {
-    return pool.all.empty() || (rarely() && rarely()) ? nullptr : pool.all[below(pool.all.size())];
-  }
-  template <typename Handle, typename Make>
-  kvcache_status make(Pool<Handle>& pool, const Make& call) {
-    Handle* handle = nullptr;
-    const kvcache_status status = call(&handle);
-    EXPECT_EQ(handle != nullptr, status == KVCACHE_OK);
-    if (handle != nullptr) pool.all.push_back(handle);
-    if (pool.all.size() > kMostHandles) drop(pool);
-    return status;
-  }
-  template <typename Handle>
-  kvcache_status drop(Pool<Handle>& pool) {
-    if (pool.all.empty()) return KVCACHE_OK;
-    std::swap(pool.all[below(pool.all.size())], pool.all.back());
-    pool.destroy(pool.all.back());
-    pool.all.pop_back();
-    return KVCACHE_OK;
+  kvcache_engine_places places() {
+    for (int32_t& each : blocks_) each = static_cast<int32_t>(rarely() ? number() : below(4));
+    for (int64_t& each : slots_) each = static_cast<int64_t>(rarely() ? number() : below(16));
+    kvcache_engine_places result = {};
+    result.struct_size = sizeof result;
+    if (below(2) == 0) result.block_table = blocks_.data();
+    if (result.block_table != nullptr) result.block_count = below(blocks_.size());
+    if (below(3) == 0) result.slot_mapping = slots_.data();
+    if (result.slot_mapping != nullptr) result.slot_count = below(slots_.size());
+    return result;
   }
 
-  kvcache_status any_call() {
-    switch (below(10)) {
+  kvcache_status engine_call() {
+    kvcache_sequence* const sequence = one(sequences_);
+    kvcache_page_view view = {};
+    view.struct_size = sizeof view;
+    const std::array<int32_t, 2> layers = {layer(), 0};
+    const std::array<kvcache_engine_tensor, 2> tensors = {tensor(), tensor()};
+    const std::size_t count = rarely() ? below(3) : 1;
+    const kvcache_engine_places where = places();
+    const uint64_t start = below(2) == 0 ? number() : kvcache_sequence_length(sequence);
+    const uint64_t stop = rarely() ? number() : start + below(6);
+    switch (below(5)) {
       case 0:
-        return cache_call();
+        return kvcache_sequence_import_rows(sequence, layers.data(), count, start, stop,
+                                            tensors.data(), rarely() ? 2 : 1,
+                                            rarely() ? nullptr : &where);
       case 1:
-        return making_call();
+        return kvcache_sequence_export_rows(sequence, layers.data(), count, start, stop,
+                                            tensors.data(), rarely() ? 2 : 1,
+                                            rarely() ? nullptr : &where);
       case 2:
-        return stored_call();
+        return make(views_, [&](kvcache_page_views** out) {
+          return kvcache_sequence_views(sequence, layer(), number(), number(), out);
+        });
       case 3:
-      case 4:
-      case 5:
-        return sequence_call();
-      case 6:
-      case 7:
-        return batch_call();
-      case 8:
-        return verify_call();
-      default:
-        return batch_verify_call();
+        return kvcache_page_views_read(one(views_), number(), &view);
+      default: {
+        const kvcache_layer_rows rows_of = {layers[0], rows(below(6)), components()};
+        return below(2) == 0 ? kvcache_sequence_write_layers(sequence, start, &rows_of, count % 2)
+                             : kvcache_sequence_read_layers(sequence, number(), &rows_of, 1);
+      }
     }
   }
 
-  kvcache_status cache_call() {
-    kvcache_stats stats = {};
+  kvcache_status pool_call() {
+    kvcache_pool* const pool = one(pools_);
+    std::array<int32_t, 4> ids = {};
+    for (int32_t& each : ids) each = static_cast<int32_t>(rarely() ? number() : below(6));
+    uint32_t refs = 0;
+    void* data = nullptr;
+    kvcache_block_stats stats = {};
     stats.struct_size = sizeof stats;
-    kvcache_page_memory memory = {};
-    memory.struct_size = sizeof memory;
-    uint64_t out = 0;
     switch (below(9)) {
       case 0:
-        return make(caches_, [&](kvcache_cache** handle) {
-          kvcache_options options = toy_options();
-          options.memory_bytes = 1 << (16 + below(5));
-          options.ring_depth = static_cast<uint32_t>(below(3));
-          options.stash_rows = static_cast<uint32_t>(below(3)) * 4;
-          options.plain_keys = static_cast<uint32_t>(below(2));
-          options.ledger = rarely();
-          options.event_capacity = below(2) * 50;
-          options.ttl_ms = number();
-          return toy_cache_of(below(3) == 0 ? KVCACHE_F32 : KVCACHE_F16, &options, handle);
-        });
-      case 1:
-        return rarely() ? drop(caches_) : kvcache_cache_stats(one(caches_), &stats);
-      case 2:
-        return kvcache_cache_pages(one(caches_), layer(), "attention.keys", &memory);
-      case 3:
-        return kvcache_cache_sequence_bytes(one(caches_), number(), number(), &out);
-      case 4:
-        return kvcache_cache_resize(one(caches_), uint64_t{1} << (14 + below(8)));
-      case 5:
-        return kvcache_cache_bump_epoch(one(caches_), rarely() ? nullptr : "w");
-      case 6:
-        return rarely() ? kvcache_cache_clear(one(caches_)) : KVCACHE_OK;
-      case 7:
-        return kvcache_cache_drop_expired(one(caches_), &out);
-      default:
-        return kvcache_cache_lose_events(one(caches_));
-    }
-  }
-
-  kvcache_status making_call() {
-    kvcache_cache* const cache = one(caches_);
-    switch (below(10)) {
-      case 0:
-        return make(pins_, [&](kvcache_pin** out) {
-          const uint64_t lease = number();
-          kvcache_pin_options options = {};
+        return make(pools_, [&](kvcache_pool** out) {
+          kvcache_pool_options options = {};
           options.struct_size = sizeof options;
-          options.lease_ms = below(2) == 0 ? nullptr : &lease;
-          return kvcache_cache_pin(cache, tokens(), some_tokens(), nullptr, &options, out);
+          options.blocks = rarely() ? number() : 6;
+          options.block_bytes = rarely() ? number() : 32;
+          options.ledger = rarely();
+          return kvcache_pool_create(&options, out);
         });
       case 1:
-        return make(reservations_, [&](kvcache_reservation** out) {
-          return kvcache_cache_reserve(cache, number() << below(20), out);
-        });
+        return rarely() ? drop(pools_) : drop(pins_of_blocks_);
       case 2:
-        return make(trees_, [&](kvcache_tree** out) {
-          std::array<int32_t, 4> parents = {-1, 0, static_cast<int32_t>(below(4)),
-                                            static_cast<int32_t>(below(5)) - 1};
-          return kvcache_tree_create(parents.data(), below(5), out);
-        });
+        return kvcache_pool_allocate(pool, ids.data(), below(4));
       case 3:
-        return make(tables_, [&](kvcache_verify_table** out) {
-          return kvcache_verify_table_create(cache, number(), number(), out);
-        });
+        return kvcache_pool_retain(pool, ids.data(), below(4));
       case 4:
-        return make(carries_, [&](kvcache_carry_table** out) {
-          return kvcache_carry_table_create(cache, number(), out);
-        });
+        return kvcache_pool_free(pool, ids.data(), below(4));
       case 5:
-        return make(events_, [&](kvcache_events** out) {
-          return below(2) == 0 ? kvcache_cache_take_events(cache, out)
-                               : kvcache_cache_events_snapshot(cache, out);
-        });
-      case 6:
-        return make(tenants_,
-                    [&](kvcache_tenants** out) { return kvcache_cache_tenants(cache, out); });
-      case 7:
-        return drop(pins_);
-      case 8:
-        return drop(reservations_);
-      default:
-        return below(2) == 0 ? drop(tables_) : drop(carries_);
-    }
-  }
-
-  kvcache_status stored_call() {
-    kvcache_event event = {};
-    event.struct_size = sizeof event;
-    kvcache_tenant_usage usage = {};
-    usage.struct_size = sizeof usage;
-    kvcache_explanation why = {};
-    why.struct_size = sizeof why;
-    kvcache_erase_filter filter = {};
-    filter.struct_size = sizeof filter;
-    filter.tokens = tokens();
-    filter.token_count = some_tokens();
-    uint64_t out = 0;
-    std::array<uint8_t, 64> mask = {};
-    int32_t bonus = 0;
-    std::size_t length = 0;
-    std::array<int32_t, 8> path = {};
-    switch (below(8)) {
-      case 0:
-        return kvcache_events_read(one(events_), number(), &event);
-      case 1:
-        return kvcache_tenants_read(one(tenants_), number(), &usage);
-      case 2:
-        return kvcache_cache_explain(one(caches_), tokens(), some_tokens(), nullptr, &why);
-      case 3:
-        return rarely() ? kvcache_cache_erase(one(caches_), &filter, &out) : KVCACHE_OK;
-      case 4:
-        return kvcache_tree_mask(one(trees_), number(), mask.data(), below(64));
-      case 5:
-        return kvcache_tree_accept(one(trees_), tokens(), tokens() + 1, path.data(), below(8),
-                                   &length, &bonus);
-      case 6:
-        return kvcache_pin_renew(one(pins_), nullptr);
-      default: {
-        kvcache_share quota = {static_cast<double>(below(3)) / 2, nullptr};
-        return kvcache_cache_set_quota(one(caches_), below(2) == 0 ? "a" : "b",
-                                       rarely() ? nullptr : &quota);
-      }
-    }
-  }
-
-  kvcache_status sequence_call() {
-    kvcache_sequence* const sequence = one(sequences_);
-    kvcache_open_options options = {};
-    options.struct_size = sizeof options;
-    options.tenant = below(2) == 0 ? "a" : nullptr;
-    void* data = nullptr;
-    uint64_t bytes = 0;
-    switch (below(19)) {
-      case 0:
-      case 1:
-        return make(sequences_, [&](kvcache_sequence** out) {
-          return kvcache_sequence_open(one(caches_), tokens(), some_tokens(), nullptr, &options,
-                                       out);
-        });
-      case 2:
-        return rarely() ? kvcache_sequence_close(sequence, nullptr) : drop(sequences_);
-      case 3:
-        return make(sequences_,
-                    [&](kvcache_sequence** out) { return kvcache_sequence_fork(sequence, out); });
-      case 4:
-        return kvcache_sequence_extend(sequence, tokens(), below(6), nullptr, 0);
-      case 5:
+        return kvcache_pool_refs(pool, ids[0], &refs);
       case 6: {
-        const std::size_t count = below(6);
-        const uint64_t start = rarely() ? number() : kvcache_sequence_length(sequence);
-        return kvcache_sequence_write(sequence, layer(), start, rows(count), components());
-      }
-      case 7:
-        return kvcache_sequence_read(sequence, layer(), number(), rows(below(6)), components());
-      case 8: {
-        const kvcache_status status =
-            kvcache_sequence_state(sequence, layer(), name(), &data, &bytes);
-        if (status == KVCACHE_OK && data != nullptr) memset(data, 0, bytes);
+        const kvcache_status status = make(pins_of_blocks_, [&](kvcache_block_pin** out) {
+          return kvcache_pool_pin(pool, ids[0], out, &data);
+        });
+        if (status == KVCACHE_OK && data != nullptr) memset(data, 1, 1);
         return status;
       }
-      case 9:
-      case 10:
-        return kvcache_sequence_advance(sequence, number());
-      case 11:
-        return below(2) == 0 ? kvcache_sequence_prepare(sequence, number())
-                             : kvcache_sequence_advance_in_place(sequence, number());
-      default:
-        return rarer_sequence_call(sequence);
-    }
-  }
-
-  kvcache_status rarer_sequence_call(kvcache_sequence* sequence) {
-    std::array<int32_t, kMostTokens> list = {};
-    std::array<uint64_t, 16> stops = {};
-    std::size_t length = 0;
-    switch (below(7)) {
-      case 0:
-        return kvcache_sequence_block_table(sequence, number(), list.data(), below(kMostTokens),
-                                            &length);
-      case 1:
-        return kvcache_sequence_snapshot(sequence, static_cast<kvcache_snapshot_format>(below(4)));
-      case 2:
-        return below(2) == 0
-                   ? kvcache_sequence_mark(sequence, number(), KVCACHE_MARK_TURN)
-                   : kvcache_sequence_prefill_stops(sequence, stops.data(), below(16), &length);
-      case 3:
-        return kvcache_sequence_publish(sequence);
-      case 4:
-        return kvcache_sequence_truncate(sequence, number());
-      case 5:
-        return kvcache_sequence_shift(sequence, number(), number());
-      default:
-        return below(2) == 0 ? kvcache_sequence_record(sequence)
-                             : kvcache_sequence_rollback(sequence, number());
-    }
-  }
-
-  kvcache_status batch_call() {
-    kvcache_batch* const batch = one(batches_);
-    std::array<kvcache_sequence*, kMostHandles> members = {};
-    std::array<uint64_t, kMostHandles> lengths = {};
-    const int32_t* table = nullptr;
-    std::size_t columns = 0;
-    switch (below(9)) {
-      case 0:
-      case 1:
-        return make(batches_, [&](kvcache_batch** out) {
-          const std::size_t count = below(4);
-          for (std::size_t i = 0; i < count; ++i) members[i] = one(sequences_);
-          return kvcache_batch_create(members.data(), count, out);
-        });
-      case 2:
-        return drop(batches_);
-      case 3:
-        return kvcache_batch_lengths(batch, lengths.data());
-      case 4:
-        return kvcache_batch_extend(batch, tokens(), below(8), counts());
-      case 5: {
-        counts();
-        const std::array<uint64_t, kMostHandles> starts = counts_;
-        return kvcache_batch_write(batch, layer(), starts.data(), counts(), rows(below(8)),
-                                   components());
-      }
-      case 6:
-        return below(2) == 0 ? kvcache_batch_prepare(batch, counts())
-                             : kvcache_batch_advance_in_place(batch, counts());
       case 7:
-        return kvcache_batch_advance(batch, counts());
+        return kvcache_pool_data(pool, ids[0], &data);
       default:
-        return kvcache_batch_block_table(batch, number(), &table, &columns);
+        return kvcache_pool_stats(pool, &stats);
     }
   }
 
-  kvcache_verify_options verify_options() {
-    static constexpr std::array<int32_t, 4> kParents = {-1, 0, 0, 1};
-    kvcache_verify_options options = {};
+  // What memory is taken for: small, or more than there can be.
+  uint64_t amount(uint64_t usual) {
+    const uint64_t odd = number();
+    if (!rarely()) return usual;
+    return odd < 100 ? odd : UINT64_MAX;
+  }
+  kvcache_hidden_options hidden_options() {
+    static constexpr kvcache_dtype kF32 = KVCACHE_F32;
+    kvcache_hidden_options options = {};
     options.struct_size = sizeof options;
-    options.strategy = static_cast<kvcache_verify_strategy>(below(3));
-    if (rarely()) options.parents = kParents.data();
-    if (options.parents != nullptr) options.parent_count = below(5);
+    options.rows = amount(4);
+    options.width = amount(2);
+    options.dtype = &kF32;
+    options.cache = one(caches_);
     return options;
   }
-  kvcache_stash_inputs stash_inputs() {
-    rows(below(6));
-    kvcache_stash_inputs inputs = {};
-    inputs.struct_size = sizeof inputs;
-    inputs.gate = &components_[0];
-    inputs.left = rarely() ? nullptr : &components_[1];
-    inputs.right = &components_[2];
-    return inputs;
+  kvcache_hidden_rows hidden() {
+    return {elements_.data(), rarely() ? KVCACHE_F16 : KVCACHE_F32, below(8),
+            rarely() ? below(3) : 2, 8};
   }
 
-  kvcache_status verify_call() {
-    kvcache_verify* const verify = one(verifies_);
-    void* data = nullptr;
-    const void* live = nullptr;
-    uint64_t out = 0;
-    kvcache_run_rows run = {};
-    run.struct_size = sizeof run;
-    kvcache_pending_rows pending = {};
-    pending.struct_size = sizeof pending;
-    const kvcache_stash_inputs inputs = stash_inputs();
-    std::array<int32_t, 3> path = {0, static_cast<int32_t>(below(4)),
-                                   static_cast<int32_t>(below(4))};
-    switch (below(11)) {
+  kvcache_status hidden_call() {
+    kvcache_hidden_capture* const capture = one(captures_);
+    const kvcache_hidden_options options = hidden_options();
+    const kvcache_hidden_rows rows_in = hidden();
+    kvcache_hidden_rows out = {};
+    kvcache_capture_state state = {};
+    state.struct_size = sizeof state;
+    uint64_t kept = 0;
+    switch (below(7)) {
       case 0:
-      case 1:
-      case 2:
-        return make(verifies_, [&](kvcache_verify** handle) {
-          const kvcache_verify_options options = verify_options();
-          return kvcache_sequence_begin_verify(one(sequences_), tokens(), below(5), &options,
-                                               handle);
+        return make(captures_, [&](kvcache_hidden_capture** handle) {
+          return kvcache_hidden_capture_create(&options, handle);
         });
+      case 1:
+        return rarely() ? drop(captures_) : kvcache_hidden_capture_begin(capture, one(sequences_));
+      case 2:
+        return kvcache_hidden_capture_write(capture, number(), &rows_in, &kept);
       case 3:
-        return drop(verifies_);
+        return kvcache_hidden_capture_rows(capture, &out);
       case 4:
-        return kvcache_verify_rows(verify, &run);
+        return kvcache_hidden_capture_consume(capture);
       case 5:
-        return kvcache_verify_write(verify, layer(), rows(below(6)), components());
-      case 6: {
-        const kvcache_status status =
-            kvcache_verify_state(verify, number(), layer(), name(), &data, &out);
-        if (status == KVCACHE_OK) memset(data, 0, out);
-        return status;
-      }
-      case 7:
-        return kvcache_verify_live(verify, layer(), name(), &live, &out);
-      case 8:
-        return below(2) == 0 ? kvcache_verify_pending(verify, layer(), name(), &pending)
-                             : kvcache_verify_stash(verify, layer(), name(), &inputs);
-      case 9:
-        return below(2) == 0 ? kvcache_verify_commit(verify, number(), &out)
-                             : kvcache_verify_commit_path(verify, path.data(), below(4), &out);
+        return rarely() ? kvcache_hidden_capture_release(capture) : KVCACHE_OK;
       default:
-        return kvcache_verify_rollback(verify);
+        return kvcache_hidden_capture_read(capture, &state);
     }
   }
 
-  kvcache_status batch_verify_call() {
-    kvcache_batch_verify* const verify = one(batch_verifies_);
-    void* data = nullptr;
-    const void* live = nullptr;
-    uint64_t out = 0;
-    std::array<uint64_t, kMostHandles> lengths = {};
-    kvcache_run_rows run = {};
-    run.struct_size = sizeof run;
-    const kvcache_stash_inputs inputs = stash_inputs();
-    switch (below(10)) {
+  kvcache_status bands_call() {
+    kvcache_hidden_bands* const bands = one(bands_);
+    kvcache_accept_stash* const stash = one(stashes_);
+    const kvcache_hidden_options options = hidden_options();
+    const kvcache_hidden_rows rows_in = hidden();
+    const std::array<kvcache_sequence*, 2> members = {one(sequences_), one(sequences_)};
+    const std::array<int32_t, 3> offsets = {0, static_cast<int32_t>(below(5)),
+                                            static_cast<int32_t>(number() % 9) - 1};
+    kvcache_hidden_rows out = {};
+    switch (below(8)) {
       case 0:
-      case 1:
-      case 2:
-        return make(batch_verifies_, [&](kvcache_batch_verify** handle) {
-          kvcache_verify_options options = verify_options();
-          options.table = below(2) == 0 ? nullptr : one(tables_);
-          options.carry = below(3) != 0 ? nullptr : one(carries_);
-          return kvcache_batch_begin_verify(one(batches_), tokens(), below(6), counts(), &options,
-                                            handle);
+        return make(bands_, [&](kvcache_hidden_bands** handle) {
+          return kvcache_hidden_bands_create(&options, amount(2), handle);
         });
+      case 1:
+        return make(stashes_, [&](kvcache_accept_stash** handle) {
+          return kvcache_accept_stash_create(&options, number(), handle);
+        });
+      case 2:
+        return rarely() ? drop(bands_) : drop(stashes_);
       case 3:
-        return drop(batch_verifies_);
+        return kvcache_hidden_bands_store(bands, members.data(), below(3), &rows_in,
+                                          offsets.data());
       case 4:
-        return kvcache_batch_verify_rows(verify, &run);
+        return kvcache_hidden_bands_accepted(bands, number(), &out);
       case 5:
-        return kvcache_batch_verify_write(verify, layer(), rows(below(8)), components());
-      case 6: {
-        const kvcache_status status =
-            kvcache_batch_verify_state(verify, number(), number(), layer(), name(), &data, &out);
-        if (status == KVCACHE_OK) memset(data, 0, out);
-        return status;
-      }
-      case 7:
-        return below(2) == 0
-                   ? kvcache_batch_verify_live(verify, number(), layer(), name(), &live, &out)
-                   : kvcache_batch_verify_stash(verify, layer(), name(), &inputs);
-      case 8: {
         static_cast<void>(counts());
-        const auto in_place = static_cast<uint32_t>(below(2));
-        return below(2) == 0
-                   ? kvcache_batch_verify_commit(verify, counts_.data(), in_place, lengths.data())
-                   : kvcache_batch_verify_commit_paths(verify, tokens(), below(5), counts_.data(),
-                                                       in_place, lengths.data());
-      }
+        return kvcache_accept_stash_store(stash, members.data(), below(3), &rows_in, counts_.data(),
+                                          counts_.data() + 2, below(3),
+                                          below(2) == 0 ? nullptr : counts_.data() + 1);
+      case 6:
+        return kvcache_accept_stash_rows(stash, number(), &out);
       default:
-        return kvcache_batch_verify_rollback(verify);
+        return below(2) == 0 ? kvcache_accept_stash_row(stash, number(), &out)
+                             : kvcache_accept_stash_catch_up(stash, number(), &out);
     }
   }
 
-  std::mt19937 random_;
-  std::array<int32_t, 2 * kMostTokens> tokens_ = {};
-  std::array<uint64_t, kMostHandles> counts_ = {};
-  toy_rows rows_ = {};
-  std::array<kvcache_rows, 4> components_ = {};
-  Pool<kvcache_cache> caches_{kvcache_cache_destroy};
-  Pool<kvcache_sequence> sequences_{kvcache_sequence_destroy};
-  Pool<kvcache_batch> batches_{kvcache_batch_destroy};
-  Pool<kvcache_verify> verifies_{kvcache_verify_destroy};
-  Pool<kvcache_batch_verify> batch_verifies_{kvcache_batch_verify_destroy};
-  Pool<kvcache_pin> pins_{kvcache_pin_destroy};
-  Pool<kvcache_reservation> reservations_{kvcache_reservation_destroy};
-  Pool<kvcache_tree> trees_{kvcache_tree_destroy};
-  Pool<kvcache_verify_table> tables_{kvcache_verify_table_destroy};
-  Pool<kvcache_carry_table> carries_{kvcache_carry_table_destroy};
-  Pool<kvcache_events> events_{kvcache_events_destroy};
-  Pool<kvcache_tenants> tenants_{kvcache_tenants_destroy};
+  kvcache_status drafts_call() {
+    kvcache_drafts* const drafts = one(drafts_);
+    const kvcache_sequence* const sequence = one(sequences_);
+    std::array<int32_t, 8> out = {};
+    std::array<float, 8> confidences = {};
+    std::size_t count = 0;
+    std::size_t confident = 0;
+    uint64_t pending = 0;
+    switch (below(7)) {
+      case 0:
+        return make(drafts_, [&](kvcache_drafts** handle) {
+          return kvcache_drafts_create(number(), rarely() ? number() : 4, handle);
+        });
+      case 1:
+        return drop(drafts_);
+      case 2:
+        return kvcache_drafts_put(drafts, sequence, tokens(), below(5),
+                                  below(2) == 0 ? nullptr : confidences.data());
+      case 3:
+        return kvcache_drafts_take(drafts, sequence, out.data(), confidences.data(), below(9),
+                                   &count, &confident);
+      case 4:
+        return kvcache_drafts_put_back(drafts, sequence);
+      case 5:
+        return rarely() ? kvcache_drafts_clear(drafts, sequence) : KVCACHE_OK;
+      default:
+        return kvcache_drafts_pending(drafts, sequence, &pending);
+    }
+  }
+
+  kvcache_status lookup_call() {
+    kvcache_lookup* const lookup = one(lookups_);
+    kvcache_lookup_state state = {};
+    state.struct_size = sizeof state;
+    std::array<int32_t, 16> out = {};
+    std::size_t count = 0;
+    switch (below(9)) {
+      case 0:
+        return make(lookups_, [&](kvcache_lookup** handle) {
+          kvcache_lookup_options options = {};
+          options.struct_size = sizeof options;
+          options.max_match = number();
+          options.max_drafts = number() % 17;
+          options.occurrence = static_cast<kvcache_occurrence>(below(4));
+          return kvcache_lookup_create(&options, handle);
+        });
+      case 1:
+        return drop(lookups_);
+      case 2:
+        return kvcache_lookup_observe(lookup, tokens(), some_tokens());
+      case 3:
+        return kvcache_lookup_find(lookup, tokens(), some_tokens(), out.data(), below(16), &count);
+      case 4:
+        return kvcache_lookup_propose(lookup, tokens(), some_tokens(), one(scopes_), out.data(),
+                                      below(16), &count);
+      case 5:
+        return rarely() ? kvcache_lookup_abandon(lookup) : kvcache_lookup_settle(lookup, number());
+      case 6:
+        return lookup_batch_call();
+      case 7:
+        return scope_call();
+      default:
+        return below(2) == 0 ? kvcache_lookup_read(lookup, &state)
+                             : kvcache_lookup_truncate(lookup, number());
+    }
+  }
+
+  kvcache_status lookup_batch_call() {
+    const std::array<kvcache_lookup*, 2> some_lookups = {one(lookups_), one(lookups_)};
+    const std::array<const int32_t*, 2> histories = {tokens(), tokens() + 1};
+    const std::array<std::size_t, 2> lengths = {some_tokens(), some_tokens()};
+    std::array<uint64_t, 2> proposed = {};
+    std::array<int32_t, 40> out = {};
+    static_cast<void>(counts());
+    if (below(2) == 0) {
+      return kvcache_lookup_settle_batch(some_lookups.data(), below(3), counts_.data());
+    }
+    return kvcache_lookup_propose_batch(some_lookups.data(), below(3), histories.data(),
+                                        lengths.data(), counts_.data(), out.data(), below(40),
+                                        proposed.data());
+  }
+
+  kvcache_status scope_call() {
+    const kvcache_lookup_scope* const scope = one(scopes_);
+    kvcache_lookup_key key = {};
+    key.struct_size = sizeof key;
+    key.tenant = {"ab", below(3)};
+    std::array<int32_t, 16> out = {};
+    std::size_t count = 0;
+    uint64_t held = 0;
+    switch (below(6)) {
+      case 0:
+        return make(lookup_caches_, [&](kvcache_lookup_cache** handle) {
+          kvcache_lookup_cache_options options = {};
+          options.struct_size = sizeof options;
+          options.memory_bytes = 1 << 14;
+          options.scope_bytes = rarely() ? number() : 1 << 13;
+          options.match = number();
+          return kvcache_lookup_cache_create(&options, handle);
+        });
+      case 1:
+        return make(scopes_, [&](kvcache_lookup_scope** handle) {
+          return kvcache_lookup_cache_scope(one(lookup_caches_), &key, handle);
+        });
+      case 2:
+        if (below(2) == 0) return kvcache_lookup_cache_drop(one(lookup_caches_), &key);
+        return below(2) == 0 ? drop(lookup_caches_) : drop(scopes_);
+      case 3:
+        return kvcache_lookup_scope_insert(one(scopes_), tokens(), some_tokens());
+      case 4:
+        return kvcache_lookup_scope_find(scope, tokens(), some_tokens(), out.data(), below(16),
+                                         &count);
+      default:
+        return kvcache_lookup_scope_tokens(scope, &held);
+    }
+  }
+
+  std::array<float, kElements> elements_ = {};
+  std::array<uint64_t, 5> shape_ = {};
+  std::array<int32_t, 12> blocks_ = {};
+  std::array<int64_t, 12> slots_ = {};
+  Pool<kvcache_page_views> views_{kvcache_page_views_destroy};
+  Pool<kvcache_pool> pools_{kvcache_pool_destroy};
+  Pool<kvcache_block_pin> pins_of_blocks_{kvcache_block_pin_destroy};
+  Pool<kvcache_hidden_capture> captures_{kvcache_hidden_capture_destroy};
+  Pool<kvcache_hidden_bands> bands_{kvcache_hidden_bands_destroy};
+  Pool<kvcache_accept_stash> stashes_{kvcache_accept_stash_destroy};
+  Pool<kvcache_drafts> drafts_{kvcache_drafts_destroy};
+  Pool<kvcache_lookup> lookups_{kvcache_lookup_destroy};
+  Pool<kvcache_lookup_cache> lookup_caches_{kvcache_lookup_cache_destroy};
+  Pool<kvcache_lookup_scope> scopes_{kvcache_lookup_scope_destroy};
 };
 
 TEST(CRandom, AnyCallInAnyOrderIsAnswered) {
   for (unsigned seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Player player(seed);
+    PartsPlayer player(seed);
     for (int call = 0; call < 1'000; ++call) player.play();
   }
 }

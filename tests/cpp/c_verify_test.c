@@ -83,6 +83,9 @@ static int tree_test(kvcache_sequence* sequence, int32_t* tokens, size_t* length
   const uint8_t expected[4][5] = {
       {1, 1, 0, 0, 0}, {1, 1, 1, 0, 0}, {1, 1, 0, 1, 0}, {1, 1, 0, 1, 1}};
   kvcache_verify_options options = {sizeof options, NULL, 0, KVCACHE_STEPS, NULL, NULL};
+  const int32_t leaves[6] = {0, 1, -1, 0, 2, 3};
+  kvcache_tree_nodes nodes = {.struct_size = sizeof nodes};
+  int32_t paths[6];
   kvcache_tree* tree = NULL;
   kvcache_verify* verify = NULL;
   uint8_t mask[4][5];
@@ -92,6 +95,13 @@ static int tree_test(kvcache_sequence* sequence, int32_t* tokens, size_t* length
   size_t count = 0;
   uint64_t out = 0;
   OK(kvcache_tree_create(parents, 4, &tree));
+  OK(kvcache_tree_read(tree, &nodes));
+  CHECK(nodes.nodes == 4 && nodes.leaves == 2 && nodes.depth == 2 && nodes.parents[3] == 2);
+  CHECK(nodes.depths[3] == 2 && nodes.first_child[2] == 3 && nodes.first_child[3] == -1);
+  CHECK(nodes.next_sibling[1] == 2 && nodes.next_sibling[2] == -1);
+  CHECK(kvcache_tree_retrieval_indices(tree, paths, 5, &count) == KVCACHE_INVALID_ARGUMENT);
+  OK(kvcache_tree_retrieval_indices(tree, paths, 6, &count));
+  CHECK(count == 6 && memcmp(paths, leaves, sizeof leaves) == 0);
   OK(kvcache_tree_mask(tree, 1, &mask[0][0], sizeof mask));
   CHECK(memcmp(mask, expected, sizeof mask) == 0);
   OK(kvcache_tree_packed_mask(tree, 1, packed, 4));

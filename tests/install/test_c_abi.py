@@ -106,7 +106,7 @@ def test_every_call_is_swept_for_wrong_arguments() -> None:
     sweep = (ROOT / "tests/cpp/c_arguments_test.cc").read_text()
     found = set(re.findall(r"\b(kvcache_\w+)\b", sweep))
     functions = declarations(*HEADERS).functions
-    assert len(functions) > 90
+    assert len(functions) > 170
     assert not set(functions) - found - {"kvcache_last_error"}
     swept = set(re.findall(r"SWEEP\((kvcache_\w+)", sweep))
     assert swept == {name for name, (result, _) in functions.items() if result == "kvcache_status"}
@@ -240,3 +240,88 @@ def test_quotas_pins_events_and_errors(library: Library) -> None:
     assert library.status("kvcache_cache_flush_disk", cache.value, None) == 5
     assert "disk" in library.error()
     library.library.kvcache_cache_destroy(cache)
+
+
+def test_rows_of_an_engine_are_seen_in_their_pages(library: Library) -> None:
+    cache, sequence, views = make_cache(library), ctypes.c_void_p(), ctypes.c_void_p()
+    asked = (tokens_of(TOKENS), len(TOKENS), None)
+    library.call("kvcache_sequence_open", cache.value, *asked, None, sequence)
+    rows = np.arange(2 * len(TOKENS) * HEADS * WIDTH, dtype=np.float32)
+    rows = rows.reshape(2, len(TOKENS), HEADS, WIDTH)
+    shape = (ctypes.c_uint64 * 4)(*rows.shape)
+    tensor = library.make(
+        "kvcache_engine_tensor",
+        data=rows.ctypes.data,
+        dtype=library.constants["KVCACHE_F32"],
+        layout=b"kv tokens heads dim",
+        shape=ctypes.addressof(shape),
+        axes=4,
+    )
+    layers, stop = (ctypes.c_int32 * 1)(KEYS), len(TOKENS)
+    moved = (layers, 1, 0, stop, tensor, 1, None)
+    library.call("kvcache_sequence_import_rows", sequence.value, *moved)
+    library.call("kvcache_sequence_advance", sequence.value, stop)
+    expected = rows.copy()
+    rows[:] = 0
+    library.call("kvcache_sequence_export_rows", sequence.value, *moved)
+    assert (rows == expected).all()
+
+    library.call("kvcache_sequence_views", sequence.value, KEYS, 0, stop, views)
+    library.library.kvcache_sequence_destroy(sequence)
+    library.library.kvcache_cache_destroy(cache)
+    count = library.library.kvcache_page_views_count(views)
+    assert count == 6
+    for index in range(count):
+        view = library.make("kvcache_page_view")
+        library.call("kvcache_page_views_read", views.value, index, view)
+        positions = slice(view.start, view.start + view.positions)
+        size = view.positions * view.token_stride
+        page = np.frombuffer((ctypes.c_char * size).from_address(view.rows), np.float16)
+        assert (page == expected[view.component, positions].ravel()).all()
+    library.library.kvcache_page_views_destroy(views)
+
+
+def test_blocks_hidden_rows_and_drafts(library: Library) -> None:
+    pool, pin, data = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    options = library.make("kvcache_pool_options", blocks=4, block_bytes=64)
+    library.call("kvcache_pool_create", options, pool)
+    ids = tokens_of([0, 0])
+    library.call("kvcache_pool_allocate", pool.value, ids, 2)
+    assert list(ids) == [0, 1]
+    library.call("kvcache_pool_pin", pool.value, 1, pin, data)
+    library.call("kvcache_pool_free", pool.value, ids, 2)
+    stats = library.make("kvcache_block_stats")
+    library.call("kvcache_pool_stats", pool.value, stats)
+    assert (stats.live_blocks, stats.free_blocks) == (1, 3)
+    library.library.kvcache_pool_destroy(pool)
+    library.library.kvcache_block_pin_destroy(pin)
+
+    cache, sequence, stash = make_cache(library), ctypes.c_void_p(), ctypes.c_void_p()
+    asked = (tokens_of(TOKENS), len(TOKENS), None)
+    library.call("kvcache_sequence_open", cache.value, *asked, None, sequence)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    f32 = ctypes.c_int32(library.constants["KVCACHE_F32"])
+    options = library.make("kvcache_hidden_options", rows=1, width=2, cache=cache.value)
+    options.dtype = ctypes.addressof(f32)
+    library.call("kvcache_accept_stash_create", options, 0, stash)
+    hidden = library.make(
+        "kvcache_hidden_rows", data=rows.ctypes.data, rows=3, width=2, row_stride=8
+    )
+    members, second = (ctypes.c_void_p * 1)(sequence.value), (ctypes.c_uint64 * 1)(1)
+    stored = (members, 1, hidden, second, None, 0, None)
+    library.call("kvcache_accept_stash_store", stash.value, *stored)
+    out = library.make("kvcache_hidden_rows")
+    library.call("kvcache_accept_stash_rows", stash.value, 1, out)
+    assert list((ctypes.c_float * 2).from_address(out.data)) == [2, 3]
+    library.library.kvcache_sequence_destroy(sequence)
+    assert library.status("kvcache_accept_stash_rows", stash.value, 1, out) == 1
+    assert "closed" in library.error()
+    library.library.kvcache_accept_stash_destroy(stash)
+    library.library.kvcache_cache_destroy(cache)
+
+    lookup, found, drafts = ctypes.c_void_p(), ctypes.c_size_t(), tokens_of([0] * 4)
+    library.call("kvcache_lookup_create", None, lookup)
+    history = tokens_of([1, 2, 3, 4, 1, 2])
+    library.call("kvcache_lookup_propose", lookup.value, history, 6, None, drafts, 4, found)
+    assert list(drafts[: found.value]) == [3, 4]  # the first window
+    library.library.kvcache_lookup_destroy(lookup)

@@ -10,7 +10,7 @@
  *     (tokens), times milliseconds.
  *  3. Handles are opaque, each made by one call and freed once by the kvcache_*_destroy() of its
  *     type, which takes NULL too. They may be freed in any order: a cache that is destroyed first
- *     stays alive inside its sequences, batches, sessions and pins. A batch does not own its
+ *     stays alive inside its sequences, batches, sessions, pins and views. A batch does not own its
  *     sequences; once one is destroyed, calls of the batch and of its verify fail.
  *  4. Ownership. Arguments are copied before a call returns, never kept, but for the rows that
  *     kernels store in place. Memory that an answer points to belongs to the library; each call
@@ -34,13 +34,21 @@
  * 10. Threads and processes. Handles may be used from any thread, by several at once, but for the
  *     call that destroys one, and for pins, lists and trees, whose calls are the caller's to order.
  *     In a child of fork() calls on its parent's handles fail, but for those that read what never
- *     changes (sizes of a plan, rows of a verify, lists, trees), and freeing them is fine.
+ *     changes (a plan, rows of a verify, lists, trees), and freeing them is fine.
+ * 11. What has no call here is for C++ alone: plans and estimates without a cache (state_plan.h,
+ *     kv_budget.h, runtime_estimate.h, state_terms.h), codecs and kernels for other memory than the
+ *     cache's (codec.h, fold.h, cuda.h), tools for directories without a cache (check_*(),
+ *     collect_*()), who holds which page (Cache::page_refs()) and what a snapshot has lost.
  */
 #ifndef KVCACHE_C_H
 #define KVCACHE_C_H
 
 #include "kvcache/c_base.h"
 #include "kvcache/c_cache.h"
+#include "kvcache/c_draft.h"
+#include "kvcache/c_engine.h"
+#include "kvcache/c_lookup.h"
+#include "kvcache/c_pool.h"
 #include "kvcache/c_sequence.h"
 #include "kvcache/c_store.h"
 #include "kvcache/c_verify.h"

@@ -48,6 +48,13 @@ typedef enum kvcache_dtype KVCACHE_ENUM {
   KVCACHE_I8 = 8
 } kvcache_dtype;
 
+/* HugePages in kvcache/memory_options.h. */
+typedef enum kvcache_huge_pages KVCACHE_ENUM {
+  KVCACHE_HUGE_PAGES_OFF = 0,
+  KVCACHE_HUGE_PAGES_ADVISE = 1,
+  KVCACHE_HUGE_PAGES_SYSTEM = 2
+} kvcache_huge_pages;
+
 typedef struct kvcache_cache kvcache_cache;
 typedef struct kvcache_sequence kvcache_sequence;
 typedef struct kvcache_batch kvcache_batch;

@@ -26,12 +26,6 @@ typedef enum kvcache_gate KVCACHE_ENUM {
   KVCACHE_GATE_ELEMENT = 2
 } kvcache_gate;
 
-typedef enum kvcache_huge_pages KVCACHE_ENUM {
-  KVCACHE_HUGE_PAGES_OFF = 0,
-  KVCACHE_HUGE_PAGES_ADVISE = 1,
-  KVCACHE_HUGE_PAGES_SYSTEM = 2
-} kvcache_huge_pages;
-
 typedef enum kvcache_durability KVCACHE_ENUM {
   KVCACHE_DURABILITY_NONE = 0,
   KVCACHE_DURABILITY_GROUP = 1,
@@ -88,6 +82,24 @@ typedef struct kvcache_disk_options {
   uint32_t only_prefetch; /* not 0: kvcache_sequence_open() does not look here */
 } kvcache_disk_options;
 
+/* A Valkey or Redis server for many caches; see RemoteTierOptions in kvcache/remote_tier.h. */
+typedef struct kvcache_remote_options {
+  size_t struct_size;
+  const char* host;       /* one of host and socket */
+  const char* socket;     /* path of a Unix socket */
+  const char* user;       /* NULL: the server's default user */
+  const char* password;   /* NULL: none is asked for */
+  const char* key_prefix; /* NULL: "kvcache:" */
+  uint32_t port;          /* 0: 6379 */
+  uint32_t database;
+  const uint64_t* ttl_ms; /* after which the server drops it; NULL: a day; 0: never */
+  uint64_t deadline_ms;   /* 0: 2000 */
+  uint64_t queue_bytes;   /* 0: 256 MiB */
+  uint64_t wait_ms;
+  uint32_t read_threads;  /* 0: 2 */
+  uint32_t only_prefetch; /* not 0: kvcache_sequence_open() does not look here */
+} kvcache_remote_options;
+
 /* PlanOptions in kvcache/state_plan.h and CacheOptions in kvcache/cache.h. */
 typedef struct kvcache_options {
   size_t struct_size;
@@ -113,7 +125,8 @@ typedef struct kvcache_options {
   const int32_t* numa_node;             /* NULL or -1: where memory is first touched */
   uint32_t lock_memory;
   uint32_t prefault_threads;
-  const kvcache_disk_options* disk; /* NULL: no tier */
+  const kvcache_disk_options* disk;     /* NULL: no tier */
+  const kvcache_remote_options* remote; /* NULL: no tier */
 } kvcache_options;
 
 /* CacheStats in kvcache/cache.h, but for what is counted by group. */
@@ -165,6 +178,19 @@ typedef struct kvcache_stats {
   uint64_t lru_hit_blocks;
 } kvcache_stats;
 
+/* What the plan of a cache says for good; see StatePlan in kvcache/state_plan.h. */
+typedef struct kvcache_plan {
+  size_t struct_size;
+  uint64_t block_tokens;
+  uint64_t block_bytes; /* one block of every group */
+  uint64_t slot_bytes;  /* all fixed-size state of one sequence; 0: the model has none */
+  uint64_t stash_bytes; /* the carry stash of one */
+  uint64_t ring_bytes;  /* the decode rings of all */
+  /* What the stored bytes mean; files carry it. Valid until the calling thread's next
+   * kvcache_cache_plan(). */
+  const char* fingerprint;
+} kvcache_plan;
+
 /* Layers that share a block table. */
 typedef struct kvcache_group_stats {
   size_t struct_size;
@@ -205,6 +231,7 @@ KVCACHE_API kvcache_status kvcache_cache_create(const kvcache_state_decl* decls,
                                                 kvcache_cache** out);
 KVCACHE_API void kvcache_cache_destroy(kvcache_cache* cache);
 KVCACHE_API kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* out);
+KVCACHE_API kvcache_status kvcache_cache_plan(const kvcache_cache* cache, kvcache_plan* out);
 KVCACHE_API kvcache_status kvcache_cache_group_count(const kvcache_cache* cache, size_t* out);
 KVCACHE_API kvcache_status kvcache_cache_group_stats(const kvcache_cache* cache, size_t group,
                                                      kvcache_group_stats* out);

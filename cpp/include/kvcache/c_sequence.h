@@ -39,6 +39,13 @@ typedef struct kvcache_close_options {
   const uint64_t* now_ms;
 } kvcache_close_options;
 
+/* The rows of one layer, for calls that take several. */
+typedef struct kvcache_layer_rows {
+  int32_t layer;
+  const kvcache_rows* components;
+  size_t component_count;
+} kvcache_layer_rows;
+
 KVCACHE_API kvcache_status kvcache_sequence_open(kvcache_cache* cache, const int32_t* tokens,
                                                  size_t token_count, const kvcache_space* space,
                                                  const kvcache_open_options* options,
@@ -62,6 +69,20 @@ KVCACHE_API kvcache_status kvcache_sequence_write(kvcache_sequence* sequence, in
 KVCACHE_API kvcache_status kvcache_sequence_read(const kvcache_sequence* sequence, int32_t layer,
                                                  uint64_t start, const kvcache_rows* components,
                                                  size_t component_count);
+/* The same for several layers at once, for all or for none. */
+KVCACHE_API kvcache_status kvcache_sequence_write_layers(kvcache_sequence* sequence, uint64_t start,
+                                                         const kvcache_layer_rows* layers,
+                                                         size_t layer_count);
+KVCACHE_API kvcache_status kvcache_sequence_read_layers(const kvcache_sequence* sequence,
+                                                        uint64_t start,
+                                                        const kvcache_layer_rows* layers,
+                                                        size_t layer_count);
+/* Positions written in one layer, and records of one stream, complete or not. */
+KVCACHE_API kvcache_status kvcache_sequence_written(const kvcache_sequence* sequence, int32_t layer,
+                                                    uint64_t* out);
+KVCACHE_API kvcache_status kvcache_sequence_written_records(const kvcache_sequence* sequence,
+                                                            int32_t layer, const char* name,
+                                                            uint64_t* out);
 /* Records of pooled state; see write_records() in kvcache/sequence.h. `rows` has the records as
  * its tokens. */
 KVCACHE_API kvcache_status kvcache_sequence_write_records(kvcache_sequence* sequence, int32_t layer,
@@ -99,6 +120,10 @@ KVCACHE_API kvcache_status kvcache_sequence_shift(kvcache_sequence* sequence, ui
                                                   uint64_t drop);
 KVCACHE_API kvcache_status kvcache_sequence_record(kvcache_sequence* sequence);
 KVCACHE_API kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position);
+/* Positions that it can return to, the oldest record first. */
+KVCACHE_API kvcache_status kvcache_sequence_recorded(const kvcache_sequence* sequence,
+                                                     uint64_t* out, size_t capacity,
+                                                     size_t* out_count);
 
 /*
  * Many sequences of one cache by one call, for all or for none. `counts` has one number for each
@@ -126,6 +151,10 @@ KVCACHE_API kvcache_status kvcache_batch_advance_in_place(kvcache_batch* batch,
  * of the same batch and group, or until the batch is destroyed. */
 KVCACHE_API kvcache_status kvcache_batch_block_table(kvcache_batch* batch, size_t group,
                                                      const int32_t** out, size_t* out_columns);
+/* The same into memory of the caller, [sequences, columns]; `count` is its size in numbers. */
+KVCACHE_API kvcache_status kvcache_batch_copy_block_table(const kvcache_batch* batch, size_t group,
+                                                          int32_t* out, size_t columns,
+                                                          size_t count);
 
 #ifdef __cplusplus
 }

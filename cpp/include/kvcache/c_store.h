@@ -1,4 +1,4 @@
-/* What outlives a process or leaves it: prompt caches on disk, the disk tier, events for routers.
+/* What outlives a process or leaves it: prompt caches on disk, the tiers, events for routers.
  * Conventions: kvcache/c.h. */
 #ifndef KVCACHE_C_STORE_H
 #define KVCACHE_C_STORE_H
@@ -85,6 +85,44 @@ KVCACHE_API kvcache_status kvcache_cache_prefetch(kvcache_cache* cache, const in
 KVCACHE_API kvcache_status kvcache_cache_flush_disk(kvcache_cache* cache, const uint64_t* wait_ms);
 KVCACHE_API kvcache_status kvcache_cache_disk_stats(const kvcache_cache* cache,
                                                     kvcache_disk_stats* out);
+
+/* ---- Remote tier: kvcache/remote_tier.h; prefetch() looks here as well ---------------------- */
+
+typedef struct kvcache_remote_stats {
+  size_t struct_size;
+  uint64_t is_suspended; /* not 0: after a failure, until it is tried again */
+  uint64_t connects;
+  uint64_t lookups;
+  uint64_t round_trips;
+  uint64_t present_records;
+  uint64_t missing_records;
+  uint64_t queued_bytes;
+  uint64_t written_records;
+  uint64_t written_bytes;
+  uint64_t dropped_records;
+  uint64_t skipped_snapshots;
+  uint64_t erased_records;
+  uint64_t fetches;
+  uint64_t fetched_tokens;
+  uint64_t read_records;
+  uint64_t read_bytes;
+  uint64_t damaged_records;
+  uint64_t read_errors;
+  uint64_t write_errors;
+  uint64_t no_room;
+  uint64_t failures;
+  uint64_t timeouts;
+  uint64_t refused_operations;
+  /* "" while nothing went wrong; valid until the calling thread's next
+   * kvcache_cache_remote_stats(). */
+  const char* last_error;
+} kvcache_remote_stats;
+
+/* NULL: waits as long as it takes. */
+KVCACHE_API kvcache_status kvcache_cache_flush_remote(kvcache_cache* cache,
+                                                      const uint64_t* wait_ms);
+KVCACHE_API kvcache_status kvcache_cache_remote_stats(const kvcache_cache* cache,
+                                                      kvcache_remote_stats* out);
 
 /* ---- Events: kvcache/events.h --------------------------------------------------------------- */
 

@@ -168,6 +168,22 @@ KVCACHE_API kvcache_status kvcache_carry_table_live(const kvcache_carry_table* t
 KVCACHE_API kvcache_status kvcache_tree_create(const int32_t* parents, size_t nodes,
                                                kvcache_tree** out);
 KVCACHE_API void kvcache_tree_destroy(kvcache_tree* tree);
+/* Nodes and their links, which kernels walk; valid until the tree is destroyed. */
+typedef struct kvcache_tree_nodes {
+  size_t struct_size;
+  size_t nodes;
+  size_t leaves;
+  size_t depth;           /* of the deepest node; the root's is 0 */
+  const int32_t* parents; /* these four [nodes]; -1: none */
+  const int32_t* depths;
+  const int32_t* first_child;
+  const int32_t* next_sibling; /* children of a node ascend */
+} kvcache_tree_nodes;
+
+KVCACHE_API kvcache_status kvcache_tree_read(const kvcache_tree* tree, kvcache_tree_nodes* out);
+/* The nodes from the root to each leaf, [leaves, depth + 1], padded with -1. */
+KVCACHE_API kvcache_status kvcache_tree_retrieval_indices(const kvcache_tree* tree, int32_t* out,
+                                                          size_t capacity, size_t* out_count);
 /* Masks [nodes, prefix + nodes]: 1 where a row sees a column; 0 and -inf, to be added to scores;
  * bits, 32 columns to a word. `count` is the size of `out` in elements. */
 KVCACHE_API kvcache_status kvcache_tree_mask(const kvcache_tree* tree, uint64_t prefix,

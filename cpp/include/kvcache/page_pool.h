@@ -87,6 +87,7 @@ class PagePool {
 
  private:
   struct State;
+  struct Pin;
   explicit PagePool(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

@@ -38,6 +38,21 @@ struct PagePool::State {
   }
 };
 
+// Holds one block for as long as somebody looks at it.
+struct PagePool::Pin {
+  explicit Pin(std::shared_ptr<State> state_value) : state(std::move(state_value)) {}
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+  ~Pin() {
+    if (id == arena::kNoItem || !state->mutex.is_own_process()) return;
+    const std::lock_guard lock(state->mutex);
+    state->pool.release_indexed(id);
+  }
+
+  const std::shared_ptr<State> state;
+  ItemId id = arena::kNoItem;  // nothing is held yet
+};
+
 PagePool::PagePool(std::shared_ptr<State> state) : state_(std::move(state)) {}
 PagePool::~PagePool() = default;
 
@@ -131,15 +146,14 @@ Result<std::byte*> PagePool::data(std::int32_t id) const {
 
 Result<std::shared_ptr<std::byte>> PagePool::pin(std::int32_t id) {
   if (Status status = state_->mutex.check_process(); !status) return status;
+  // Made before the lock: its end takes it, and may come when there is no memory for it.
+  const auto pin = std::make_shared<Pin>(state_);
   const std::lock_guard lock(state_->mutex);
   const auto bytes = state_->bytes(id);
   if (!bytes) return bytes.status();
   state_->pool.retain_indexed(id);
-  return std::shared_ptr<std::byte>(*bytes, [state = state_, id](std::byte*) {
-    if (!state->mutex.is_own_process()) return;
-    const std::lock_guard last(state->mutex);
-    state->pool.release_indexed(id);
-  });
+  pin->id = id;
+  return std::shared_ptr<std::byte>(pin, *bytes);
 }
 
 Result<BlockMemory> PagePool::memory() const {

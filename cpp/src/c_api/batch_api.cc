@@ -95,4 +95,10 @@ kvcache_status kvcache_batch_block_table(kvcache_batch* batch, size_t group, con
   });
 }
 
+kvcache_status kvcache_batch_copy_block_table(const kvcache_batch* batch, size_t group,
+                                              int32_t* out, size_t columns, size_t count) {
+  return entry({{"batch", batch}, some("out", out, count)},
+               [&] { return batch->batch.block_table(group, {out, count}, columns); });
+}
+
 }  // extern "C"

@@ -9,28 +9,24 @@
 using kvcache::Cache;
 using kvcache::CacheOptions;
 using kvcache::DiskTierOptions;
+using kvcache::RemoteTierOptions;
 using kvcache::Result;
 using kvcache::StateDecl;
 using kvcache::StatePlan;
 using kvcache::Status;
 using kvcache::c_api::answer;
+using kvcache::c_api::choose;
 using kvcache::c_api::entry;
 using kvcache::c_api::hand_over;
 using kvcache::c_api::read_enum;
 using kvcache::c_api::read_struct;
+using kvcache::c_api::read_structs;
 using kvcache::c_api::text_from;
 using kvcache::c_api::write_struct;
 
 namespace {
 
-template <typename T>
-void choose(T value, T* field) {  // where 0 stands for the default
-  if (value != 0) *field = value;
-}
-template <typename T>
-void choose(const T* value, T* field) {  // where NULL does
-  if (value != nullptr) *field = *value;
-}
+thread_local std::string plan_fingerprint;
 
 Result<StateDecl> decl_from(const kvcache_state_decl* decl) {
   auto from = read_struct("declaration", decl);
@@ -54,25 +50,6 @@ Result<StateDecl> decl_from(const kvcache_state_decl* decl) {
   to.sinks = from->sinks;
   choose(from->record_tokens, &to.record_tokens);
   return to;
-}
-
-// Declarations of the caller's, which lie as far apart as the first of them is large.
-Result<std::vector<StateDecl>> decls_from(const kvcache_state_decl* decls, std::size_t count) {
-  std::vector<StateDecl> list;
-  list.reserve(count);
-  const auto* at = reinterpret_cast<const std::byte*>(decls);
-  for (std::size_t i = 0; i < count; ++i, at += decls->struct_size) {
-    const auto* decl = reinterpret_cast<const kvcache_state_decl*>(at);
-    const std::string where = "declarations[" + std::to_string(i) + "]: ";
-    if (decl->struct_size != decls->struct_size) {
-      return Status::invalid_argument(where, "struct_size is ", decl->struct_size,
-                                      ", that of the first is ", decls->struct_size);
-    }
-    auto to = decl_from(decl);
-    if (!to) return to.status().prefixed(where);
-    list.push_back(std::move(to).value());
-  }
-  return list;
 }
 
 Status read_disk(const kvcache_disk_options* options, DiskTierOptions* to) {
@@ -99,6 +76,31 @@ Status read_disk(const kvcache_disk_options* options, DiskTierOptions* to) {
   return Status::ok();
 }
 
+Status read_remote(const kvcache_remote_options* options, RemoteTierOptions* to) {
+  if (options == nullptr) return Status::ok();
+  const auto from = read_struct("remote", options);
+  if (!from) return from.status();
+  to->host = text_from(from->host);
+  to->socket = text_from(from->socket);
+  if (to->is_none())
+    return Status::invalid_argument("remote: neither a host nor a socket is given");
+  if (from->port > UINT16_MAX) {
+    return Status::invalid_argument("remote.port is ", from->port, ", expected 1..", UINT16_MAX);
+  }
+  choose(static_cast<std::uint16_t>(from->port), &to->port);
+  to->user = text_from(from->user);
+  to->password = text_from(from->password);
+  if (from->key_prefix != nullptr) to->key_prefix = from->key_prefix;
+  to->database = from->database;
+  choose(from->ttl_ms, &to->ttl_ms);
+  choose(from->deadline_ms, &to->deadline_ms);
+  choose(from->queue_bytes, &to->queue_bytes);
+  to->wait_ms = from->wait_ms;
+  choose(from->read_threads, &to->read_threads);
+  to->at_open = from->only_prefetch == 0;
+  return Status::ok();
+}
+
 Result<CacheOptions> options_from(const kvcache_options& from) {
   CacheOptions to;
   if (from.policy != nullptr) to.policy = from.policy;
@@ -113,15 +115,12 @@ Result<CacheOptions> options_from(const kvcache_options& from) {
   to.event_capacity = from.event_capacity;
   if (from.pin_limit != nullptr) to.pin_limit = kvcache::c_api::share_from(*from.pin_limit);
   choose(from.ttl_ms, &to.ttl_ms);
-  if (from.huge_pages != nullptr) {
-    Status status =
-        read_enum("huge_pages", *from.huge_pages, KVCACHE_HUGE_PAGES_SYSTEM, &to.memory.huge_pages);
-    if (!status) return status;
-  }
-  choose(from.numa_node, &to.memory.numa_node);
-  to.memory.lock = from.lock_memory != 0;
+  Status status =
+      kvcache::c_api::read_memory(from.huge_pages, from.numa_node, from.lock_memory, &to.memory);
   to.memory.prefault_threads = from.prefault_threads;
-  if (Status status = read_disk(from.disk, &to.disk); !status) return status;
+  if (status) status = read_disk(from.disk, &to.disk);
+  if (status) status = read_remote(from.remote, &to.remote);
+  if (!status) return status;
   return to;
 }
 
@@ -182,7 +181,7 @@ kvcache_status kvcache_cache_create(const kvcache_state_decl* decls, size_t decl
   return entry({{"decls", decls}, {"options", options}, {"out", out}}, [&]() -> Status {
     auto from = read_struct("options", options);
     if (!from) return from.status();
-    auto list = decls_from(decls, decl_count);
+    auto list = read_structs("declarations", decls, decl_count, decl_from);
     if (!list) return list.status();
     kvcache::PlanOptions sizes;
     sizes.memory_bytes = from->memory_bytes;
@@ -205,6 +204,20 @@ kvcache_status kvcache_cache_stats(const kvcache_cache* cache, kvcache_stats* ou
   return entry({{"cache", cache}, {"out", out}}, [&] {
     const Status status = cache->cache->check_process();
     return status ? write_struct(out, stats_from(cache->cache->stats())) : status;
+  });
+}
+
+kvcache_status kvcache_cache_plan(const kvcache_cache* cache, kvcache_plan* out) {
+  return entry({{"cache", cache}, {"out", out}}, [&] {
+    const StatePlan& plan = cache->cache->plan();
+    plan_fingerprint = plan.fingerprint();
+    return write_struct(out, {.struct_size = sizeof(kvcache_plan),
+                              .block_tokens = plan.block_tokens(),
+                              .block_bytes = plan.block_bytes(),
+                              .slot_bytes = plan.slot_bytes(),
+                              .stash_bytes = plan.stash().bytes,
+                              .ring_bytes = plan.ring_bytes(),
+                              .fingerprint = plan_fingerprint.c_str()});
   });
 }
 

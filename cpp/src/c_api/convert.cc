@@ -25,6 +25,14 @@ Status check_rest(const char* name, const void* from, std::size_t size, std::siz
   return Status::ok();
 }
 
+Status read_memory(const kvcache_huge_pages* huge_pages, const std::int32_t* numa_node,
+                   std::uint32_t lock_memory, MemoryOptions* to) {
+  choose(numa_node, &to->numa_node);
+  to->lock = lock_memory != 0;
+  if (huge_pages == nullptr) return Status::ok();
+  return read_enum("huge_pages", *huge_pages, KVCACHE_HUGE_PAGES_SYSTEM, &to->huge_pages);
+}
+
 Result<std::string> bytes_from(const char* name, const kvcache_bytes& bytes) {
   if (bytes.size == 0) return std::string();
   if (bytes.data == nullptr) return Status::invalid_argument(name, ".data is NULL");

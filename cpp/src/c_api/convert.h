@@ -13,6 +13,7 @@
 #include "kvcache/c.h"
 #include "kvcache/codec.h"
 #include "kvcache/lifetime.h"
+#include "kvcache/memory_options.h"
 #include "kvcache/prefix_space.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
@@ -43,6 +44,27 @@ Result<T> read_struct(const char* name, const T* from) {
   return value;
 }
 
+// Structs of the caller's, which lie as far apart as the first of them is large.
+template <typename To, typename From>
+Result<std::vector<To>> read_structs(const char* name, const From* first, std::size_t count,
+                                     Result<To> (*convert)(const From*)) {
+  std::vector<To> list;
+  list.reserve(count);  // before a nonsensical count is believed
+  const auto* at = reinterpret_cast<const std::byte*>(first);
+  for (std::size_t i = 0; i < count; ++i, at += first->struct_size) {
+    const auto* from = reinterpret_cast<const From*>(at);
+    const std::string where = std::string(name) + "[" + std::to_string(i) + "]: ";
+    if (from->struct_size != first->struct_size) {
+      return Status::invalid_argument(where, "struct_size is ", from->struct_size,
+                                      ", that of the first is ", first->struct_size);
+    }
+    auto to = convert(from);
+    if (!to) return to.status().prefixed(where);
+    list.push_back(std::move(to).value());
+  }
+  return list;
+}
+
 // Fills what the caller's struct has room for.
 template <typename T>
 Status write_struct(T* to, T value) {
@@ -55,6 +77,10 @@ Status write_struct(T* to, T value) {
   }
   return Status::ok();
 }
+
+// Grown since the ABI began.
+template <>
+inline constexpr std::size_t kFirstSize<kvcache_options> = offsetof(kvcache_options, remote);
 
 // ---- Values ------------------------------------------------------------------------------------
 
@@ -70,6 +96,14 @@ Status read_enum(const char* name, C value, C last, E* to) {
 }
 
 template <typename T>
+void choose(T value, T* field) {  // where 0 stands for the default
+  if (value != 0) *field = value;
+}
+template <typename T>
+void choose(const T* value, T* field) {  // where NULL does
+  if (value != nullptr) *field = *value;
+}
+template <typename T>
 std::optional<T> optional_from(const T* value) {
   return value == nullptr ? std::optional<T>() : *value;
 }
@@ -80,6 +114,9 @@ inline std::optional<std::uint64_t> ttl_from(std::uint64_t ttl_ms) {
 inline MemoryShare share_from(const kvcache_share& share) {
   return {.fraction = share.fraction, .bytes = optional_from(share.bytes)};
 }
+// kInvalidArgument: `huge_pages` is no kvcache_huge_pages. NULL: the defaults.
+Status read_memory(const kvcache_huge_pages* huge_pages, const std::int32_t* numa_node,
+                   std::uint32_t lock_memory, MemoryOptions* to);
 inline std::string text_from(const char* text) { return text == nullptr ? "" : text; }
 Result<std::string> bytes_from(const char* name, const kvcache_bytes& bytes);
 Result<std::vector<MediaSpan>> media_from(const kvcache_media* media, std::size_t count);

@@ -12,11 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/accept_stash.h"
 #include "kvcache/batch.h"
 #include "kvcache/batch_verify.h"
 #include "kvcache/c.h"
 #include "kvcache/cache.h"
 #include "kvcache/carry_table.h"
+#include "kvcache/draft_tokens.h"
+#include "kvcache/hidden_capture.h"
+#include "kvcache/page_pool.h"
+#include "kvcache/prompt_lookup.h"
 #include "kvcache/token_tree.h"
 #include "kvcache/verify.h"
 #include "kvcache/verify_table.h"
@@ -72,6 +77,47 @@ struct kvcache_events {
   // As C sees them, of each event.
   std::vector<std::vector<kvcache_media>> media;
   std::vector<kvcache_space> spaces;
+};
+
+struct kvcache_page_views {
+  std::vector<std::vector<kvcache::PageView>> list;  // by component
+  std::size_t count = 0;
+};
+
+struct kvcache_pool {
+  std::unique_ptr<kvcache::PagePool> pool;
+};
+
+struct kvcache_block_pin {
+  std::shared_ptr<std::byte> block;
+};
+
+struct kvcache_hidden_capture {
+  std::unique_ptr<kvcache::HiddenCapture> capture;
+};
+
+struct kvcache_hidden_bands {
+  std::unique_ptr<kvcache::HiddenBands> bands;
+};
+
+struct kvcache_accept_stash {
+  std::unique_ptr<kvcache::AcceptStash> stash;
+};
+
+struct kvcache_drafts {
+  std::unique_ptr<kvcache::DraftTokens> drafts;
+};
+
+struct kvcache_lookup {
+  std::unique_ptr<kvcache::PromptLookupIndex> index;
+};
+
+struct kvcache_lookup_cache {
+  std::unique_ptr<kvcache::PromptLookupCache> cache;
+};
+
+struct kvcache_lookup_scope {
+  kvcache::PromptLookupScope scope;
 };
 
 namespace kvcache::c_api {

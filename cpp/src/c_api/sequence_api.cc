@@ -1,4 +1,5 @@
 // Sequences through C.
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "c_api/handles.h"
 
 using kvcache::Status;
+using kvcache::c_api::answer;
 using kvcache::c_api::copy_out;
 using kvcache::c_api::entry;
 using kvcache::c_api::hand_over;
@@ -18,6 +20,33 @@ using kvcache::c_api::view_from;
 using kvcache::c_api::views_from;
 using kvcache::codec::MutableRowsView;
 using kvcache::codec::RowsView;
+
+namespace {
+
+// Rows of several layers, and the views that they borrow.
+template <typename View, typename Layer>
+struct LayerViews {
+  std::vector<std::vector<View>> views;
+  std::vector<Layer> layers;
+
+  Status read(const kvcache_layer_rows* from, std::size_t count) {
+    views.reserve(count);
+    layers.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string where = "layers[" + std::to_string(i) + "]";
+      if (from[i].components == nullptr) {
+        return Status::invalid_argument(where, ".components is NULL");
+      }
+      auto made = views_from<View>(from[i].components, from[i].component_count);
+      if (!made) return made.status().prefixed(where + ": ");
+      views.push_back(std::move(made).value());
+      layers.push_back({from[i].layer, views.back()});
+    }
+    return Status::ok();
+  }
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -104,6 +133,36 @@ kvcache_status kvcache_sequence_read(const kvcache_sequence* sequence, int32_t l
     const auto views = views_from<MutableRowsView>(components, component_count);
     return views ? sequence->sequence.read(layer, start, *views) : views.status();
   });
+}
+
+kvcache_status kvcache_sequence_write_layers(kvcache_sequence* sequence, uint64_t start,
+                                             const kvcache_layer_rows* layers, size_t layer_count) {
+  return entry({{"sequence", sequence}, some("layers", layers, layer_count)}, [&]() -> Status {
+    LayerViews<RowsView, kvcache::LayerRows> from;
+    const Status status = from.read(layers, layer_count);
+    return status ? sequence->sequence.write_layers(start, from.layers) : status;
+  });
+}
+
+kvcache_status kvcache_sequence_read_layers(const kvcache_sequence* sequence, uint64_t start,
+                                            const kvcache_layer_rows* layers, size_t layer_count) {
+  return entry({{"sequence", sequence}, some("layers", layers, layer_count)}, [&]() -> Status {
+    LayerViews<MutableRowsView, kvcache::MutableLayerRows> to;
+    const Status status = to.read(layers, layer_count);
+    return status ? sequence->sequence.read_layers(start, to.layers) : status;
+  });
+}
+
+kvcache_status kvcache_sequence_written(const kvcache_sequence* sequence, int32_t layer,
+                                        uint64_t* out) {
+  return entry({{"sequence", sequence}, {"out", out}},
+               [&] { return answer(sequence->sequence.written(layer), out); });
+}
+
+kvcache_status kvcache_sequence_written_records(const kvcache_sequence* sequence, int32_t layer,
+                                                const char* name, uint64_t* out) {
+  return entry({{"sequence", sequence}, {"name", name}, {"out", out}},
+               [&] { return answer(sequence->sequence.written_records(layer, name), out); });
 }
 
 kvcache_status kvcache_sequence_write_records(kvcache_sequence* sequence, int32_t layer,
@@ -205,6 +264,15 @@ kvcache_status kvcache_sequence_record(kvcache_sequence* sequence) {
 
 kvcache_status kvcache_sequence_rollback(kvcache_sequence* sequence, uint64_t position) {
   return entry({{"sequence", sequence}}, [&] { return sequence->sequence.rollback(position); });
+}
+
+kvcache_status kvcache_sequence_recorded(const kvcache_sequence* sequence, uint64_t* out,
+                                         size_t capacity, size_t* out_count) {
+  return entry({{"sequence", sequence}, some("out", out, capacity), {"out_count", out_count}},
+               [&]() -> Status {
+                 if (Status status = sequence->sequence.check_open(); !status) return status;
+                 return copy_out(sequence->sequence.recorded(), out, capacity, out_count);
+               });
 }
 
 }  // extern "C"

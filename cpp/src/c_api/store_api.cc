@@ -1,4 +1,4 @@
-// Files and events through C.
+// Files, tiers and events through C.
 #include <string>
 #include <utility>
 
@@ -20,6 +20,7 @@ using kvcache::c_api::write_struct;
 namespace {
 
 thread_local std::string disk_error;
+thread_local std::string remote_error;
 
 // As C reads them: the pointers of kvcache_event lead into the list.
 Status hand_over_events(Result<std::vector<kvcache::CacheEvent>>&& made, kvcache_events** out) {
@@ -128,6 +129,44 @@ kvcache_status kvcache_cache_disk_stats(const kvcache_cache* cache, kvcache_disk
                               .write_errors = stats->write_errors,
                               .no_room = stats->no_room,
                               .last_error = disk_error.c_str()});
+  });
+}
+
+kvcache_status kvcache_cache_flush_remote(kvcache_cache* cache, const uint64_t* wait_ms) {
+  return entry({{"cache", cache}},
+               [&] { return cache->cache->flush_remote(optional_from(wait_ms)); });
+}
+
+kvcache_status kvcache_cache_remote_stats(const kvcache_cache* cache, kvcache_remote_stats* out) {
+  return entry({{"cache", cache}, {"out", out}}, [&]() -> Status {
+    const auto stats = cache->cache->remote_stats();
+    if (!stats) return stats.status();
+    remote_error = stats->last_error;
+    return write_struct(out, {.struct_size = sizeof(kvcache_remote_stats),
+                              .is_suspended = stats->is_suspended,
+                              .connects = stats->connects,
+                              .lookups = stats->lookups,
+                              .round_trips = stats->round_trips,
+                              .present_records = stats->present_records,
+                              .missing_records = stats->missing_records,
+                              .queued_bytes = stats->queued_bytes,
+                              .written_records = stats->written_records,
+                              .written_bytes = stats->written_bytes,
+                              .dropped_records = stats->dropped_records,
+                              .skipped_snapshots = stats->skipped_snapshots,
+                              .erased_records = stats->erased_records,
+                              .fetches = stats->fetches,
+                              .fetched_tokens = stats->fetched_tokens,
+                              .read_records = stats->read_records,
+                              .read_bytes = stats->read_bytes,
+                              .damaged_records = stats->damaged_records,
+                              .read_errors = stats->read_errors,
+                              .write_errors = stats->write_errors,
+                              .no_room = stats->no_room,
+                              .failures = stats->failures,
+                              .timeouts = stats->timeouts,
+                              .refused_operations = stats->refused_operations,
+                              .last_error = remote_error.c_str()});
   });
 }
 

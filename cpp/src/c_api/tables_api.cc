@@ -7,9 +7,11 @@
 
 using kvcache::Status;
 using kvcache::c_api::answer;
+using kvcache::c_api::copy_out;
 using kvcache::c_api::entry;
 using kvcache::c_api::hand_over;
 using kvcache::c_api::some;
+using kvcache::c_api::write_struct;
 
 extern "C" {
 
@@ -66,6 +68,26 @@ kvcache_status kvcache_tree_create(const int32_t* parents, size_t nodes, kvcache
 
 void kvcache_tree_destroy(kvcache_tree* tree) { delete tree; }
 
+kvcache_status kvcache_tree_read(const kvcache_tree* tree, kvcache_tree_nodes* out) {
+  return entry({{"tree", tree}, {"out", out}}, [&] {
+    const kvcache::TokenTree& from = tree->tree;
+    return write_struct(out, {.struct_size = sizeof(kvcache_tree_nodes),
+                              .nodes = from.nodes(),
+                              .leaves = from.leaves(),
+                              .depth = from.depth(),
+                              .parents = from.parents().data(),
+                              .depths = from.depths().data(),
+                              .first_child = from.first_child().data(),
+                              .next_sibling = from.next_sibling().data()});
+  });
+}
+
+kvcache_status kvcache_tree_retrieval_indices(const kvcache_tree* tree, int32_t* out,
+                                              size_t capacity, size_t* out_count) {
+  return entry({{"tree", tree}, some("out", out, capacity), {"out_count", out_count}},
+               [&] { return copy_out(tree->tree.retrieval_indices(), out, capacity, out_count); });
+}
+
 kvcache_status kvcache_tree_mask(const kvcache_tree* tree, uint64_t prefix, uint8_t* out,
                                  size_t count) {
   return entry({{"tree", tree}, some("out", out, count)},
@@ -97,7 +119,7 @@ kvcache_status kvcache_tree_accept(const kvcache_tree* tree, const int32_t* toke
                  const std::size_t nodes = tree->tree.nodes();
                  const auto path = tree->tree.accept({tokens, nodes}, {picks, nodes});
                  if (!path) return path.status();
-                 Status status = kvcache::c_api::copy_out(path->rows, out, capacity, out_count);
+                 Status status = copy_out(path->rows, out, capacity, out_count);
                  if (status) *out_bonus = path->bonus;
                  return status;
                });
