@@ -875,15 +875,22 @@ def disk_stats(cache: Cache, /) -> DiskTierStats: ...
 def flush_remote(cache: Cache, wait_ms: int | None, /) -> None: ...
 def remote_stats(cache: Cache, /) -> RemoteTierStats: ...
 
+class RemoteTopology(enum.IntEnum):
+    SERVER = 0
+    CLUSTER = 1
+    SENTINELS = 2
+
 class RemoteTierOptions:
     def __init__(
         self,
         *,
-        host: bytes | str,
-        port: int,
-        socket: bytes,
+        addresses: SequenceOf[tuple[bytes | str, int, bytes]],
+        topology: RemoteTopology,
+        service: bytes | str,
         user: bytes | str,
         password: bytes | str,
+        sentinel_user: bytes | str,
+        sentinel_password: bytes | str,
         database: int,
         key_prefix: bytes | str,
         ttl_ms: int,
@@ -898,7 +905,11 @@ class RemoteTierStats(TierStats):
     @property
     def is_suspended(self) -> bool: ...
     @property
+    def servers(self) -> int: ...
+    @property
     def connects(self) -> int: ...
+    @property
+    def redirections(self) -> int: ...
     @property
     def lookups(self) -> int: ...
     @property

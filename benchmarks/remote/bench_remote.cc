@@ -188,8 +188,7 @@ class Records {
  private:
   static RemoteTierOptions options() {
     RemoteTierOptions options;
-    options.host = "127.0.0.1";
-    options.port = port;
+    options.addresses = {{"127.0.0.1", port}};
     options.key_prefix = "bench:";
     options.deadline_ms = 60'000;
     return options;

