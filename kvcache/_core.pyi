@@ -878,15 +878,22 @@ def remote_stats(cache: Cache, /) -> RemoteTierStats: ...
 class RemoteTlsOptions:
     def __init__(self, *, ca_file: bytes, certificate: bytes, key: bytes, verify: bool) -> None: ...
 
+class RemoteTopology(enum.IntEnum):
+    SERVER = 0
+    CLUSTER = 1
+    SENTINELS = 2
+
 class RemoteTierOptions:
     def __init__(
         self,
         *,
-        host: bytes | str,
-        port: int,
-        socket: bytes,
+        addresses: SequenceOf[tuple[bytes | str, int, bytes]],
+        topology: RemoteTopology,
+        service: bytes | str,
         user: bytes | str,
         password: bytes | str,
+        sentinel_user: bytes | str,
+        sentinel_password: bytes | str,
         database: int,
         key_prefix: bytes | str,
         ttl_ms: int,
@@ -902,7 +909,11 @@ class RemoteTierStats(TierStats):
     @property
     def is_suspended(self) -> bool: ...
     @property
+    def servers(self) -> int: ...
+    @property
     def connects(self) -> int: ...
+    @property
+    def redirections(self) -> int: ...
     @property
     def lookups(self) -> int: ...
     @property

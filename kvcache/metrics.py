@@ -169,8 +169,10 @@ _DISK_METRICS = (
     ),
 )
 _REMOTE_METRICS = (
-    _Metric("remote_is_suspended", "1 while the server is not tried.", "is_suspended"),
+    _Metric("remote_is_suspended", "1 while a server is not tried.", "is_suspended"),
+    _Metric("remote_servers", "Primaries that are known.", "servers"),
     _Metric("remote_connects_total", "Connections made or tried.", "connects"),
+    _Metric("remote_redirections_total", "Answers that another node has it.", "redirections"),
     _Metric("remote_lookups_total", "Prompts that the server was asked for.", "lookups"),
     _Metric("remote_round_trips_total", "Round trips of lookups and writes.", "round_trips"),
     _Metric("remote_queued_bytes", "Bytes that wait to be written.", "queued_bytes"),

@@ -190,8 +190,7 @@ class Records {
  private:
   static RemoteTierOptions options(std::uint16_t where) {
     RemoteTierOptions options;
-    options.host = "127.0.0.1";
-    options.port = where;
+    options.addresses = {{"127.0.0.1", where}};
     options.key_prefix = "bench:";
     options.deadline_ms = 60'000;
     return options;

@@ -1,4 +1,4 @@
-"""`kvcache doctor`: whether a server is set up for a remote tier, and what to change."""
+"""`kvcache doctor`: whether servers are set up for a remote tier, and what to change."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def add_parser(subparsers: Any) -> None:
     """Declare the command and its options."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
-        help="look at a remote tier's server and say what to change",
-        description="Look at the settings of a Valkey or Redis server, measure it, and say what to "
-        "change for a remote tier. Exit code 1: something does not work, or will not for long.",
+        help="look at a remote tier's servers and say what to change",
+        description="Look at the settings of Valkey or Redis servers, measure them, and say what "
+        "to change for a remote tier. Exit code 1: something does not work, or will not for long.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
@@ -32,8 +32,9 @@ def add_parser(subparsers: Any) -> None:
         "--remote",
         metavar="URL",
         required=True,
-        help="valkey://user:password@host:port, redis:// or unix:///path; for TLS "
-        "valkeys://host:port?ca_file=PATH&certificate=PATH&key=PATH",
+        help="valkey://user:password@host:port, unix:///path, valkey+cluster://host,host or "
+        "valkey+sentinel://host,host/service; for TLS valkeys in place of valkey, and "
+        "?ca_file=PATH&certificate=PATH&key=PATH",
     )
     option("--key-prefix", metavar="TEXT", default="kvcache:", help="of keys (default: kvcache:)")
     option("--json", action="store_true", help="print one JSON object, not a table")

@@ -1,4 +1,4 @@
-"""Whether a Valkey or Redis server is set up for a remote tier, and what to change."""
+"""Whether Valkey or Redis servers are set up for a remote tier, and what to change."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import ipaddress
 import secrets
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvcache.errors import KVCacheIOError
 from kvcache.tiers.resp import ServerConnection, ServerError
+from kvcache.tiers.topology import SLOTS, Primary, key_of, named_primary, read_primaries
+from kvcache.tiers.url import Topology
 from kvcache.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvcache.tiers.remote import ValkeyTier
+    from kvcache.tiers.url import Address
 
 __all__ = ["Finding", "Verdict", "check_server"]
 
@@ -25,6 +28,7 @@ _PART_BYTES = (1 << 20) - 64  # of a record on a server
 _PARTS = 16
 _PINGS = 32
 _OLDEST = {"valkey": 7, "redis": 7}
+_SENTINELS = 3
 _SETTINGS = (
     "maxmemory",
     "maxmemory-policy",
@@ -33,7 +37,14 @@ _SETTINGS = (
     "appendfsync",
     "io-threads",
     "lazyfree-lazy-eviction",
+    "cluster-require-full-coverage",
 )
+# What a tier says beside its reads and writes.
+_TOPOLOGY_COMMANDS: dict[Topology, tuple[tuple[str, ...], ...]] = {
+    Topology.SERVER: (),
+    Topology.CLUSTER: (("CLUSTER", "SLOTS"), ("ASKING",)),
+    Topology.SENTINELS: (("ROLE",),),
+}
 
 
 class Verdict(enum.StrEnum):
@@ -53,35 +64,112 @@ class Finding:
         value: how it is, as text.
         verdict: what that asks for.
         advice: what to change, or "".
+        server: at which of several servers, or "".
     """
 
     name: str
     value: str
     verdict: Verdict = Verdict.OK
     advice: str = ""
+    server: str = ""
 
 
 def check_server(tier: ValkeyTier) -> list[Finding]:
-    """Look at the settings of a server and measure it; takes a second and leaves nothing behind.
+    """Look at the settings of all servers and measure them; takes a second for each.
 
     Args:
-        tier: where the server is, and as whom to log in.
+        tier: where the servers are, and as whom to log in.
 
     Returns:
-        What was found, the connection first. A server that does not answer is a finding.
+        What was found, of each server the connection first. One that does not answer is a finding.
+        Nothing is left behind.
     """
+    place = tier.place()
+    if place.topology is Topology.CLUSTER:
+        return _check_cluster(tier, place.addresses)
+    if place.topology is Topology.SENTINELS:
+        return _check_sentinels(tier, place.addresses, place.service)
+    return _check_one(tier, Primary(place.addresses[0]))
+
+
+def _check_one(tier: ValkeyTier, primary: Primary) -> list[Finding]:
+    alone = tier.place().topology is Topology.SERVER
     try:
-        with ServerConnection(tier) as server:
-            findings = [Finding("connection", tier.url), *_encryption(server, tier)]
-            findings += _facts(server, tier)
-            findings += [*_commands(server, tier), _latency(server, tier)]
-            findings += _bandwidth(server, tier)
-            return findings
+        with ServerConnection(tier, None if alone else primary.address) as server:
+            findings = [Finding("connection", tier.url if alone else str(primary.address))]
+            findings += _encryption(server, tier, primary.address)
+            findings += _facts(server, tier, primary)
+            findings += [*_commands(server, tier, primary), _latency(server, tier, primary)]
+            findings += _bandwidth(server, tier, primary)
     except KVCacheIOError as error:
         advice = "start the server, or correct the address, the user or the password"
         if tier.is_secured:
             advice += "; or ca_file, certificate and key"
-        return [Finding("connection", str(error), Verdict.PROBLEM, advice)]
+        findings = [Finding("connection", str(error), Verdict.PROBLEM, advice)]
+    name = "" if alone else str(primary.address)
+    return [replace(each, server=name) for each in findings]
+
+
+def _check_cluster(tier: ValkeyTier, addresses: tuple[Address, ...]) -> list[Finding]:
+    """Every primary, as the first node tells of them that answers."""
+    findings = []
+    for address in addresses:
+        try:
+            with ServerConnection(tier, address) as server:
+                primaries = read_primaries(server, address)
+        except KVCacheIOError as error:
+            advice = "start it, correct the user or the password, or name another node of a cluster"
+            findings.append(Finding("cluster", str(error), Verdict.ADVICE, advice))
+            continue
+        findings.append(_coverage(primaries))
+        for primary in primaries:
+            findings += _check_one(tier, primary)
+        return findings
+    return [replace(each, verdict=Verdict.PROBLEM) for each in findings]
+
+
+def _coverage(primaries: list[Primary]) -> Finding:
+    slots = sum(len(each) for primary in primaries for each in primary.slots)
+    replicas = sum(primary.replicas for primary in primaries)
+    shown = f"{len(primaries)} primaries, {replicas} replicas, {slots:,} of {SLOTS:,} slots"
+    if slots == SLOTS:
+        return Finding("cluster", shown)
+    advice = "give the other slots to nodes: what belongs there is not kept"
+    return Finding("cluster", shown, Verdict.PROBLEM, advice)
+
+
+def _check_sentinels(
+    tier: ValkeyTier, addresses: tuple[Address, ...], service: str
+) -> list[Finding]:
+    """Every sentinel, and the primary that they name."""
+    findings = []
+    named = []
+    for address in addresses:
+        try:
+            with ServerConnection(tier, address, sentinel=True) as sentinel:
+                primary = named_primary(sentinel, service, address)
+        except KVCacheIOError as error:
+            advice = "start it, or correct its address or sentinel_password"
+            findings.append(Finding("sentinel", str(error), Verdict.ADVICE, advice))
+            continue
+        if primary is None:
+            advice = f"let it monitor {service}, or correct the name"
+            shown = f"{address} does not know {service}"
+            findings.append(Finding("sentinel", shown, Verdict.PROBLEM, advice))
+            continue
+        named.append(primary)
+        findings.append(Finding("sentinel", f"{address} names {primary}"))
+    if not named:
+        return [replace(each, verdict=Verdict.PROBLEM) for each in findings]
+    if len(set(named)) > 1:
+        advice = "wait until they agree; if they do not, they do not reach each other"
+        findings.append(Finding("service", "several primaries", Verdict.PROBLEM, advice))
+    elif len(addresses) < _SENTINELS:
+        advice = "name three sentinels or more, on machines of their own"
+        findings.append(Finding("service", f"{len(addresses)} sentinels", Verdict.ADVICE, advice))
+    for primary in dict.fromkeys(named):
+        findings += _check_one(tier, Primary(primary))
+    return findings
 
 
 # ---- Settings ---------------------------------------------------------------------------------
@@ -119,7 +207,7 @@ def _settings(server: ServerConnection) -> dict[str, str]:
     return found
 
 
-def _facts(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+def _facts(server: ServerConnection, tier: ValkeyTier, primary: Primary) -> list[Finding]:
     info = _info(server)
     settings = _settings(server)
     settings.setdefault("maxmemory", info.get("maxmemory", ""))
@@ -127,10 +215,8 @@ def _facts(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
     findings = [_version(info), _memory(info, settings), _policy(settings, tier)]
     findings += _persistence(settings)
     findings += _threads(settings)
-    findings += _access(tier)
-    if info.get("cluster_enabled") == "1":
-        advice = "name a server of its own: a node of a cluster answers for its part of the keys"
-        findings.append(Finding("cluster", "yes", Verdict.PROBLEM, advice))
+    findings += _access(tier, primary.address)
+    findings += _membership(info, settings, tier)
     if (role := info.get("role", "master")) != "master":
         advice = "name the primary: a replica refuses to write"
         findings.append(Finding("role", role, Verdict.PROBLEM, advice))
@@ -201,29 +287,44 @@ def _threads(settings: Mapping[str, str]) -> list[Finding]:
     return [Finding("io-threads", threads, Verdict.OK, advice if few else "")]
 
 
-def _access(tier: ValkeyTier) -> list[Finding]:
-    if tier.password or tier.certificate is not None or _is_local(tier):
+def _membership(
+    info: Mapping[str, str], settings: Mapping[str, str], tier: ValkeyTier
+) -> list[Finding]:
+    """Whether it belongs to a cluster as it should."""
+    is_node = info.get("cluster_enabled") == "1"
+    if is_node and tier.place().topology is not Topology.CLUSTER:
+        advice = "name it as a cluster, valkey+cluster://: a node answers for its part of the keys"
+        return [Finding("cluster", "yes", Verdict.PROBLEM, advice)]
+    coverage = settings.get("cluster-require-full-coverage")
+    if not is_node or coverage is None:
+        return []
+    advice = "" if coverage == "no" else "set it to no: with yes all refuse once one node is lost"
+    verdict = Verdict.ADVICE if advice else Verdict.OK
+    return [Finding("cluster-require-full-coverage", coverage, verdict, advice)]
+
+
+def _access(tier: ValkeyTier, address: Address) -> list[Finding]:
+    if tier.password or tier.certificate is not None or _is_here(address):
         return []
     advice = "give the server a user with a password for these keys: whoever reaches it reads all"
     return [Finding("login", "none", Verdict.ADVICE, advice)]
 
 
-def _encryption(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+def _encryption(server: ServerConnection, tier: ValkeyTier, address: Address) -> list[Finding]:
     if tier.is_secured:
         version = server.tls_version()
         if tier.verify:
             return [Finding("encryption", version)]
         advice = "do not say verify=False: whoever answers is taken for the server"
         return [Finding("encryption", f"{version}, with anybody", Verdict.ADVICE, advice)]
-    if _is_local(tier):
+    if _is_here(address):
         return []
     advice = "use valkeys://, unless whoever reaches the network may read and change all state"
     return [Finding("encryption", "none", Verdict.ADVICE, advice)]
 
 
-def _is_local(tier: ValkeyTier) -> bool:
+def _is_here(address: Address) -> bool:
     """Whether nothing that passes leaves the machine."""
-    address = tier.address()
     if address.path or address.host == "localhost":
         return True
     try:
@@ -235,11 +336,12 @@ def _is_local(tier: ValkeyTier) -> bool:
 # ---- Measurements -----------------------------------------------------------------------------
 
 
-def _commands(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+def _commands(server: ServerConnection, tier: ValkeyTier, primary: Primary) -> list[Finding]:
     """Whether everything that a tier says is allowed."""
-    key = f"{tier.key_prefix}doctor:{secrets.token_hex(8)}"
+    key = key_of(tier.key_prefix, primary.slots)
     refused = []
     for words in (
+        *_TOPOLOGY_COMMANDS[tier.place().topology],
         ("SET", key, "x", "NX", "PX", "10000"),
         ("GETRANGE", key, "0", "0"),
         ("GET", key),
@@ -255,7 +357,7 @@ def _commands(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
         try:
             server.ask(*words)
         except ServerError as error:
-            refused.append(words[0])
+            refused.append("|".join(words) if words[0] == "CLUSTER" else words[0])
             if "OOM" in str(error):
                 advice = "it is full: raise maxmemory, or set maxmemory-policy allkeys-lru"
                 return [Finding("commands", "no room", Verdict.PROBLEM, advice)]
@@ -266,8 +368,8 @@ def _commands(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
     return [Finding("commands", f"refused: {', '.join(refused)}", Verdict.PROBLEM, advice)]
 
 
-def _latency(server: ServerConnection, tier: ValkeyTier) -> Finding:
-    key = f"{tier.key_prefix}doctor"
+def _latency(server: ServerConnection, tier: ValkeyTier, primary: Primary) -> Finding:
+    key = key_of(tier.key_prefix, primary.slots)
     times = []
     for _ in range(_PINGS):
         start = time.perf_counter()
@@ -288,10 +390,10 @@ def _latency(server: ServerConnection, tier: ValkeyTier) -> Finding:
     return Finding("latency", shown, Verdict.ADVICE, advice)
 
 
-def _bandwidth(server: ServerConnection, tier: ValkeyTier) -> list[Finding]:
+def _bandwidth(server: ServerConnection, tier: ValkeyTier, primary: Primary) -> list[Finding]:
     """Of values as large as those of records, one after another over one connection."""
     value = secrets.token_bytes(_PART_BYTES)
-    names = [f"{tier.key_prefix}doctor:{secrets.token_hex(8)}" for _ in range(_PARTS)]
+    names = [key_of(tier.key_prefix, primary.slots) for _ in range(_PARTS)]
     try:
         start = time.perf_counter()
         for name in names:

@@ -1,11 +1,11 @@
-"""A remote tier: a Valkey or Redis server with which several caches share what they publish.
+"""A remote tier: Valkey or Redis servers with which several caches share what they publish.
 
 What is published is written behind the caller's back by one thread; `Cache.open` looks on the
 server for a longer prefix than memory and a disk tier have. Many caches read and write at once; the
 first to write a record stays. Every record carries its tokens and checksums, which are compared
 when it is read. A server that is down, slow, full, emptied or wrong is a miss by the deadline; it
-is said once and counted. ``cpp/FORMAT.md`` describes keys and values, ``docs/remote.md`` how to run
-the server.
+is said once and counted. There may be one server, a cluster, or the one that sentinels name.
+``cpp/FORMAT.md`` describes keys and values, ``docs/remote.md`` how to run the servers.
 
 After `Cache.bump_epoch` the tier goes by the new name of the weights; without a new name it is not
 used any more. `Cache.erase` with tokens takes all of their space from the server, whose records do
@@ -19,17 +19,14 @@ import importlib
 import os
 import stat
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from typing import Any
 
 from kvcache import _core
 from kvcache._arguments import as_count, as_path, as_text
-from kvcache.errors import InvalidArgumentError, UnsupportedError
+from kvcache.errors import InvalidArgumentError
 from kvcache.tiers.handle import CacheTierHandle, milliseconds
+from kvcache.tiers.url import ServerURL, parse_url
 from kvcache.units import parse_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["CacheRemote", "RemoteTierStats", "ValkeyTier"]
 
@@ -39,21 +36,8 @@ _KINDS = {
     "some of it is not written": ("write_errors",),
     "some of it is damaged and left out": ("damaged_records",),
 }
-_PORT = 6379
-_SOCKET_BYTES = 107
-_TLS = ("valkeys", "rediss")  # beside valkey and redis, which are in the clear
 _FILES = ("ca_file", "certificate", "key")
 _TRUTH = {"true": True, "false": False}
-_TOPOLOGY = ("cluster", "sentinel")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a server listens: at host and port, or at the path of a Unix socket."""
-
-    host: str = ""
-    port: int = _PORT
-    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +49,17 @@ class ValkeyTier:
 
     Raises:
         InvalidArgumentError: no such address, or a value out of range.
-        UnsupportedError: a cluster or sentinels.
     """
 
-    #: ``valkey://user:password@host:port/database``, ``redis://`` likewise, or
-    #: ``unix://user:password@/path?db=database``; in short ``host:port`` or ``/path``. By
-    #: ``valkeys://`` and ``rediss://`` the server is talked to in TLS, with the options below also
-    #: as ``?ca_file=...&certificate=...&key=...&verify=false``. What it says of them and of user,
-    #: password and database goes before the options, and is shown without them.
+    #: ``valkey://user:password@host:port/database`` or ``unix://user:password@/path?db=database``,
+    #: in short ``host:port`` or ``/path``; of a cluster some nodes, ``valkey+cluster://host,host``;
+    #: of a primary its sentinels, ``valkey+sentinel://host,host/service?db=database``. ``redis``
+    #: may stand for ``valkey``, and ``valkeys`` or ``rediss`` for either in TLS, with the options
+    #: below also as ``?ca_file=...&certificate=...&key=...&verify=false``. What it says of them and
+    #: of user, password and database goes before the options, and is shown without all but the
+    #: database.
     url: str
-    user: str = ""  #: of the server's access list
+    user: str = ""  #: of the servers' access list
     password: str = field(default="", repr=False)
     database: int = 0
     key_prefix: str = "kvcache:"  #: of every key: letters, digits and ``:._-/``
@@ -86,6 +71,8 @@ class ValkeyTier:
     wait_seconds: float = 0.0  #: that `Sequence.publish` waits for room in the queue
     read_threads: int = 2  #: of one fetch, each with a connection of its own
     at_open: bool = True  #: `Cache.open` looks for a longer prefix here
+    sentinel_user: str = ""  #: of the sentinels' access list
+    sentinel_password: str = field(default="", repr=False)
     #: PEM with the authorities that may vouch for a server in TLS; None: those of the system.
     ca_file: str | os.PathLike[str] | None = None
     #: PEM with the certificate of this client and its chain, for a server that asks for one.
@@ -95,39 +82,31 @@ class ValkeyTier:
     verify: bool = True
 
     def __post_init__(self) -> None:
-        parts = _split(as_text(self.url, "url"))
-        for name, value in (("user", parts.username), ("password", parts.password)):
+        parts = parse_url(as_text(self.url, "url"))
+        for name, value in (("user", parts.user), ("password", parts.password)):
             if value:
-                object.__setattr__(self, name, unquote(value))
-        query = _query(parts)
-        for name in (*_FILES, "verify"):
-            if (text := query.pop(name, None)) is not None:
-                object.__setattr__(self, name, _truth(text) if name == "verify" else text)
-        database = _database(parts, query)
-        if database is not None:
-            object.__setattr__(self, "database", database)
-        rest = f"?{urlencode(query, quote_via=quote)}" if query else ""
-        place = parts.netloc.rpartition("@")[2]
-        object.__setattr__(self, "url", f"{parts.scheme}://{place}{parts.path}{rest}")
+                object.__setattr__(self, name, value)
+        for name, text in parts.options.items():
+            object.__setattr__(self, name, _truth(text) if name == "verify" else text)
+        if parts.database is not None:
+            object.__setattr__(self, "database", parts.database)
+        object.__setattr__(self, "url", parts.shown)
         if not isinstance(self.at_open, bool):
             raise InvalidArgumentError(f"at_open: expected True or False, got {self.at_open!r}")
         self.core()
 
-    def address(self) -> Address:
-        """Where the server listens."""
-        parts = _split(self.url)
-        if parts.scheme == "unix":
-            return Address(path=_socket_path(parts))
-        return Address(host=parts.hostname or "", port=_port(parts))
+    def place(self) -> ServerURL:
+        """Where the servers are."""
+        return parse_url(self.url)
 
     @property
     def is_secured(self) -> bool:
-        """Whether the server is talked to in TLS."""
-        return _is_secured(_split(self.url))
+        """Whether the servers are talked to in TLS."""
+        return self.place().is_secured
 
     def core(self) -> _core.RemoteTierOptions:
         """The options as the compiled core takes them."""
-        address = self.address()
+        place = self.place()
         ttl = 0 if self.ttl_seconds is None else milliseconds(self.ttl_seconds, "ttl_seconds")
         if self.ttl_seconds is not None and ttl == 0:
             raise InvalidArgumentError(f"ttl_seconds: must be above 0, got {self.ttl_seconds}")
@@ -137,9 +116,9 @@ class ValkeyTier:
                 f"deadline_seconds: must be 0.001..600, got {self.deadline_seconds}"
             )
         return _core.RemoteTierOptions(
-            host=address.host,
-            port=address.port,
-            socket=os.fsencode(address.path),
+            addresses=[(each.host, each.port, os.fsencode(each.path)) for each in place.addresses],
+            topology=_core.RemoteTopology[place.topology.name],
+            service=place.service,
             user=as_text(self.user, "user"),
             password=as_text(self.password, "password"),
             database=as_count(self.database, "database", most=2**31 - 1),
@@ -151,6 +130,8 @@ class ValkeyTier:
             read_threads=as_count(self.read_threads, "read_threads", least=1, most=64),
             at_open=self.at_open,
             tls=self._tls(),
+            sentinel_user=as_text(self.sentinel_user, "sentinel_user"),
+            sentinel_password=as_text(self.sentinel_password, "sentinel_password"),
         )
 
     def _tls(self) -> _core.RemoteTlsOptions | None:
@@ -191,75 +172,10 @@ def _readable(path: str | os.PathLike[str] | None, name: str) -> bytes:
         raise InvalidArgumentError(f"{name}: {os.fsdecode(raw)}: {text}") from None
 
 
-def _split(url: str) -> SplitResult:
-    """The parts of an address, whichever way it is written."""
-    if url.startswith("/"):
-        url = f"unix://{url}"
-    elif "://" not in url:
-        url = f"valkey://{url}"
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidArgumentError(f"url: {error}") from None
-    if any(word in parts.scheme for word in _TOPOLOGY) or "," in parts.netloc:
-        raise UnsupportedError(
-            "url: clusters and sentinels are not followed; name one server, or a proxy that "
-            "knows the others"
-        )
-    try:
-        _ = parts.port
-    except ValueError as error:
-        raise InvalidArgumentError(f"url: {error}") from None
-    if parts.scheme not in ("valkey", "redis", "unix", *_TLS):
-        raise InvalidArgumentError(
-            "url: expected valkey://, redis:// or unix://, or valkeys:// or rediss:// for TLS, "
-            f"got {parts.scheme}://"
-        )
-    place = parts.path if parts.scheme == "unix" else parts.hostname
-    if not place or (parts.scheme == "unix" and parts.hostname):
-        raise InvalidArgumentError("url: expected valkey://host:port or unix:///path")
-    return parts
-
-
-def _port(parts: SplitResult) -> int:
-    return as_count(_PORT if parts.port is None else parts.port, "url: port", least=1, most=65535)
-
-
-def _socket_path(parts: SplitResult) -> str:
-    path = unquote(parts.path)
-    size = len(os.fsencode(path))
-    if "\0" in path or size > _SOCKET_BYTES:
-        raise InvalidArgumentError(
-            f"url: a socket's path has at most {_SOCKET_BYTES} bytes, none of them 0; got {size}"
-        )
-    return path
-
-
-def _is_secured(parts: SplitResult) -> bool:
-    return parts.scheme.partition("+")[0] in _TLS
-
-
-def _query(parts: SplitResult) -> dict[str, str]:
-    """The options in an address; a plus in a path is one."""
-    return dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
-
-
 def _truth(text: str) -> bool:
     if text not in _TRUTH:
         raise InvalidArgumentError(f"verify: expected true or false, got {text!r}")
     return _TRUTH[text]
-
-
-def _database(parts: SplitResult, query: Mapping[str, str]) -> int | None:
-    text = query.get("db", "" if parts.scheme == "unix" else parts.path.strip("/"))
-    unknown = sorted(query.keys() - {"db"})
-    if unknown or parts.fragment:
-        raise InvalidArgumentError(f"url: unknown options {unknown or parts.fragment}")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise InvalidArgumentError(f"url: expected the number of a database, got {text!r}")
-    return int(text)
 
 
 def remote_core(remote: ValkeyTier | None) -> _core.RemoteTierOptions | None:
@@ -279,15 +195,18 @@ class RemoteTierStats:
     """Counters of a cache's remote tier, since the cache was made.
 
     Attributes:
-        is_suspended: after a failure, until the server is tried again.
+        is_suspended: after a failure of a server, until it is tried again.
+        servers: primaries that are known now: one, or those of the cluster.
         connects: connections that were made, or tried.
-        lookups: prompts that the server was asked for.
+        redirections: answers that another node of the cluster has the key.
+        lookups: prompts that the servers were asked for.
         round_trips: of lookups and writes.
         queued_bytes: that wait to be written, now.
         written_records: by this cache.
         written_bytes: of them, with headers.
         present_records: not written, for another cache had written them already.
-        dropped_records: the queue was full, or writing rests after a failure.
+        dropped_records: the queue was full, writing rests after a failure, or the node of their key
+            is lost.
         skipped_snapshots: not exact, or a page of their window was gone.
         erased_records: taken from the server by `Cache.erase`.
         fetches: lookups that brought something back.
@@ -306,7 +225,9 @@ class RemoteTierStats:
     """
 
     is_suspended: bool
+    servers: int
     connects: int
+    redirections: int
     lookups: int
     round_trips: int
     queued_bytes: int

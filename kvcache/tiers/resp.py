@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kvcache.tiers.remote import Address, ValkeyTier
+    from kvcache.tiers.remote import ValkeyTier
+    from kvcache.tiers.url import Address
 
 __all__ = ["ServerConnection", "ServerError"]
 
@@ -41,7 +42,7 @@ def _connect(address: Address, seconds: float) -> socket.socket:
     return connected
 
 
-def _secure(connected: socket.socket, tier: ValkeyTier) -> ssl.SSLSocket:
+def _secure(connected: socket.socket, tier: ValkeyTier, host: str) -> ssl.SSLSocket:
     """TLS over a connection, which is closed where that fails."""
     with contextlib.ExitStack() as stack:
         stack.callback(connected.close)
@@ -61,7 +62,7 @@ def _secure(connected: socket.socket, tier: ValkeyTier) -> ssl.SSLSocket:
         if tier.certificate is not None:
             # Without a password OpenSSL would ask the terminal for one.
             context.load_cert_chain(tier.certificate, tier.key, password=lambda: "")
-        name = tier.address().host.partition("%")[0].removesuffix(".")
+        name = host.partition("%")[0].removesuffix(".")
         secured = context.wrap_socket(connected, server_hostname=name)
         stack.pop_all()
     return secured
@@ -74,28 +75,39 @@ class ServerError(KVCacheIOError):
 class ServerConnection:
     """A connection that has logged in. Not thread-safe.
 
+    Args:
+        tier: as whom to log in, and how long to wait.
+        address: where; None: the first address of the tier.
+        sentinel: it is a sentinel's, whose login is another one.
+
     Raises:
         KVCacheIOError: nobody answers there, not in time, or not in this protocol.
         ServerError: the login is refused.
         UnsupportedError: TLS is asked for, and this Python has none.
     """
 
-    def __init__(self, tier: ValkeyTier) -> None:
+    def __init__(
+        self, tier: ValkeyTier, address: Address | None = None, *, sentinel: bool = False
+    ) -> None:
         self._seconds = tier.deadline_seconds
-        self._name = tier.url
+        self._name = tier.url if address is None else str(address)
         self._pending = bytearray()
         try:
-            self._socket = _connect(tier.address(), self._seconds)
+            address = address or tier.place().addresses[0]
+            self._socket = _connect(address, self._seconds)
             if tier.is_secured:
-                self._socket = _secure(self._socket, tier)
+                self._socket = _secure(self._socket, tier, address.host)
         except (OSError, ValueError) as error:  # ValueError: what is no name of a host
             text = getattr(error, "strerror", None) or error
             raise KVCacheIOError(f"{self._name}: {text}") from error
         with contextlib.ExitStack() as stack:
             stack.callback(self._socket.close)
-            if tier.password:
-                self.ask("AUTH", *([tier.user] if tier.user else []), tier.password)
-            if tier.database:
+            user, password = tier.user, tier.password
+            if sentinel:
+                user, password = tier.sentinel_user, tier.sentinel_password
+            if password:
+                self.ask("AUTH", *([user] if user else []), password)
+            if tier.database and not sentinel:
                 self.ask("SELECT", str(tier.database))
             stack.pop_all()
 

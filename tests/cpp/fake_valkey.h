@@ -11,7 +11,9 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -38,6 +40,11 @@ enum class Mood {
 
 class Valkey {
  public:
+  using Words = std::vector<std::string>;
+  // What is said to a command in place of its usual answer; "" leaves it at that. `asked`: ASKING
+  // was said before it, or before its transaction.
+  using Script = std::function<std::string(const Words&, bool asked)>;
+
   Valkey() {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in name{};
@@ -61,6 +68,10 @@ class Valkey {
 
   std::uint16_t port() const { return port_; }
   void set(Mood mood) { mood_ = mood; }
+  void set(Script script) {
+    const std::lock_guard lock(mutex_);
+    script_ = std::make_shared<const Script>(std::move(script));
+  }
   // Closes every connection; what is stored stays.
   void hang_up() { ++generation_; }
   std::map<std::string, std::string> values() {
@@ -83,9 +94,11 @@ class Valkey {
   int logins() const { return logins_; }
   void require_password(const std::string& password) { password_ = password; }
 
- private:
-  using Words = std::vector<std::string>;
+  static std::string bulk(const std::string& text) {
+    return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
+  }
 
+ private:
   void accept_all() {
     while (!stopping_) {
       pollfd waiting{listener_, POLLIN, 0};
@@ -93,10 +106,6 @@ class Valkey {
       const int file = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       if (file >= 0) served_.emplace_back([this, file] { serve(file); });
     }
-  }
-
-  static std::string bulk(const std::string& text) {
-    return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
   }
 
   static bool send_all(int file, std::string_view bytes) {
@@ -136,6 +145,7 @@ class Valkey {
     std::string input;
     std::vector<Words> queued;
     bool multi = false;
+    bool asked = false;
     bool known = password_.empty();
     std::vector<char> bytes(1 << 18);
     while (!stopping_ && generation == generation_) {
@@ -154,6 +164,13 @@ class Valkey {
           output += known ? "+OK\r\n" : "-WRONGPASS invalid username-password pair\r\n";
         } else if (!known) {
           output += "-NOAUTH Authentication required.\r\n";
+        } else if (words[0] == "ASKING") {
+          asked = true;
+          output += "+OK\r\n";
+          continue;
+        } else if (const std::string scripted = said(words, asked); !scripted.empty()) {
+          if (multi) queued.push_back({"ABORT"});
+          output += scripted;
         } else if (words[0] == "MULTI") {
           multi = true;
           queued.clear();
@@ -170,10 +187,20 @@ class Valkey {
         } else {
           output += answer(words);
         }
+        asked = asked && multi;
       }
       if (!say(file, output)) break;
     }
     ::close(file);
+  }
+
+  std::string said(const Words& words, bool asked) {
+    std::shared_ptr<const Script> script;
+    {
+      const std::lock_guard lock(mutex_);
+      script = script_;
+    }
+    return script ? (*script)(words, asked) : "";
   }
 
   std::string execute(const std::vector<Words>& queued) {
@@ -264,6 +291,7 @@ class Valkey {
   std::atomic<int> logins_ = 0;
   std::string password_;
   std::mutex mutex_;
+  std::shared_ptr<const Script> script_;
   std::map<std::string, std::string> values_;
   std::vector<std::thread> served_;  // of the accepting thread, until it has ended
   std::thread accepter_;

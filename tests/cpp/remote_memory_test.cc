@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "failing_new.h"
+#include "fake_cluster.h"
 #include "fake_valkey.h"
 #include "remote/connections.h"
+#include "remote_records.h"
 #include "served.h"
 #include "tls_front.h"
 
@@ -77,11 +79,34 @@ TEST(RemoteMemory, NoConnectionInTlsIsLost) {
   expect_no_connection_lost(front.port(), login);
 }
 
-TEST(RemoteMemory, AThreadThatReadsDoesNotEndTheProcess) {
-  Valkey server;
-  RemoteTierOptions remote;
-  remote.host = "127.0.0.1";
-  remote.port = server.port();
+// Whoever learns who has which keys leaves that to others.
+TEST(RemoteMemory, NoClusterIsForgotten) {
+  fake::Cluster cluster;
+  remote::Record record(1);
+  std::optional<remote::RemoteStore> store;
+  const auto find = [&] {
+    if (!store) store.emplace(cluster.options(20'000), 300);
+    static_cast<void>(store->find_runs({&record.header.key, 1}));
+  };
+  for (int at = 0; at < 400; ++at) {
+    store.reset();
+    remaining = at;
+    try {
+      find();
+    } catch (const std::bad_alloc&) {
+    }
+    const bool reached = remaining < 0;
+    remaining = -1;
+    find();
+    find();
+    EXPECT_EQ(store->server_stats().servers, 3U) << at;
+    EXPECT_EQ(store->server_stats().timeouts, 0U) << at;
+    if (!reached) return;
+  }
+  ADD_FAILURE() << "never ended";
+}
+
+void read_without_memory(RemoteTierOptions remote) {
   remote.read_threads = 2;
   const auto make = [&] {
     auto plan =
@@ -105,6 +130,15 @@ TEST(RemoteMemory, AThreadThatReadsDoesNotEndTheProcess) {
     if (!reached) return;
   }
   ADD_FAILURE() << "never ended";
+}
+
+TEST(RemoteMemory, AThreadThatReadsDoesNotEndTheProcess) {
+  Valkey server;
+  RemoteTierOptions remote;
+  remote.addresses = {{"127.0.0.1", server.port()}};
+  read_without_memory(remote);
+  fake::Cluster cluster;
+  read_without_memory(cluster.options());
 }
 
 }  // namespace

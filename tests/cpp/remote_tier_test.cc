@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "fake_valkey.h"
 #include "remote/remote_store.h"
+#include "remote_records.h"
 #include "served.h"
 #include "tier_files.h"
 
@@ -20,6 +21,8 @@ using persist::Located;
 using persist::RecordHeader;
 using persist::RecordKind;
 using persist::RecordRead;
+using remote::read_back;
+using remote::Record;
 using remote::RemoteStore;
 
 constexpr Mood kLies[] = {Mood::kSilent,    Mood::kGarbage,   Mood::kHuge,
@@ -28,8 +31,7 @@ constexpr Mood kLies[] = {Mood::kSilent,    Mood::kGarbage,   Mood::kHuge,
 
 RemoteTierOptions at(const Valkey& server, std::uint64_t deadline_ms = 60'000) {
   RemoteTierOptions options;
-  options.host = "127.0.0.1";
-  options.port = server.port();
+  options.addresses = {{"127.0.0.1", server.port()}};
   options.deadline_ms = deadline_ms;
   return options;
 }
@@ -309,12 +311,40 @@ TEST(RemoteTier, WrongOptionsAndCallsAreRefused) {
   auto plan = StatePlan::create(kFull.decls(), {.memory_bytes = 1 << 20, .block_tokens = kBlock});
   const auto refused = [&](auto&& change) {
     CacheOptions options;
-    options.remote.host = "127.0.0.1";
+    options.remote.addresses = {{"127.0.0.1", 6379}};
     change(options);
     return Cache::create(*plan, options).status().code();
   };
-  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.port = 0; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.socket = "/x"; }), StatusCode::kInvalidArgument);
+  const auto refused_address = [&](const RemoteAddress& address) {
+    return refused([&](CacheOptions& o) { o.remote.addresses = {address}; });
+  };
+  for (const RemoteAddress& wrong :
+       {RemoteAddress{"127.0.0.1", 0}, RemoteAddress{"127.0.0.1", 1, "/x"}, RemoteAddress{"", 1},
+        RemoteAddress{std::string("127.0.0.1\0x", 11), 1},
+        RemoteAddress{"", 1, std::string("/x\0", 3)}}) {
+    EXPECT_EQ(refused_address(wrong), StatusCode::kInvalidArgument) << wrong.host << wrong.socket;
+  }
+  for (const auto topology : {RemoteTopology::kCluster, RemoteTopology::kSentinels}) {
+    EXPECT_EQ(refused([&](CacheOptions& o) {
+                o.remote.topology = topology;
+                o.remote.service = topology == RemoteTopology::kCluster ? "" : "svc";
+                o.remote.addresses = {{"", 1, "/x"}};
+              }),
+              StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.addresses.resize(2, {"x", 1}); }),
+            StatusCode::kInvalidArgument)
+      << "one server has one address";
+  EXPECT_EQ(refused([](CacheOptions& o) {
+              o.remote.topology = RemoteTopology::kCluster;
+              o.remote.addresses.resize(101, {"x", 1});
+            }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.topology = RemoteTopology::kSentinels; }),
+            StatusCode::kInvalidArgument)
+      << "of which service?";
+  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.sentinel_password = "x"; }),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(refused([](CacheOptions& o) { o.remote.deadline_ms = 0; }),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(refused([](CacheOptions& o) { o.remote.read_threads = 0; }),
@@ -324,8 +354,6 @@ TEST(RemoteTier, WrongOptionsAndCallsAreRefused) {
               StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(refused([](CacheOptions& o) { o.remote.ttl_ms = UINT64_MAX; }),
-            StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused([](CacheOptions& o) { o.remote.host = std::string("127.0.0.1\0x", 11); }),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(refused([](CacheOptions& o) { o.backing = false; }), StatusCode::kUnsupported);
   const auto cache = served::make_cache(kFull, {});
@@ -377,50 +405,6 @@ TEST(RemoteTier, ABoundaryContinuesItsOwnBlockAlone) {
 }
 
 // ---- Records in parts -------------------------------------------------------------------------
-
-struct Record {
-  RecordHeader header;
-  std::vector<std::int32_t> tokens;
-  std::string bytes;
-
-  explicit Record(std::uint8_t number, std::size_t size = 1000)
-      : tokens(5, number), bytes(size, 0) {
-    header.key[0] = number;
-    header.parent[1] = number;
-    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + number);
-  }
-  Status append_to(RemoteStore& store, const std::string& owner = "me") const {
-    const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
-    return store.append(header, tokens, {&piece, 1}, owner);
-  }
-};
-
-// How the records went, read all at once.
-std::vector<StatusCode> read_back(RemoteStore& store, std::span<const Record> records) {
-  std::vector<Digest> keys;
-  for (const Record& each : records) keys.push_back(each.header.key);
-  const auto located = store.find_runs(keys);
-  std::vector<std::string> bytes;
-  std::vector<RecordRead> reads;
-  for (const Record& each : records) bytes.emplace_back(each.bytes.size(), '\0');
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    RecordRead read;
-    read.record = &*located[i];
-    read.tokens.resize(5);
-    read.payload = {{bytes[i].data(), bytes[i].size() / 3},
-                    {bytes[i].data() + bytes[i].size() / 3, bytes[i].size() - bytes[i].size() / 3}};
-    reads.push_back(std::move(read));
-  }
-  store.read(reads);
-  std::vector<StatusCode> codes;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    codes.push_back(reads[i].status.code());
-    if (!reads[i].status) continue;
-    EXPECT_EQ(bytes[i], records[i].bytes);
-    EXPECT_EQ(reads[i].tokens, records[i].tokens);
-  }
-  return codes;
-}
 
 TEST(RemoteStore, LongRecordsAreSplitAndPutTogether) {
   Valkey server;

@@ -31,8 +31,7 @@ class RemoteTls : public testing::Test {
 
   RemoteTierOptions options(std::uint64_t deadline_ms = 60'000) const {
     RemoteTierOptions options;
-    options.host = "127.0.0.1";
-    options.port = front_->port();
+    options.addresses = {{"127.0.0.1", front_->port()}};
     options.deadline_ms = deadline_ms;
     options.tls.enabled = true;
     options.tls.ca_file = certificates_.certificate("here");
@@ -106,10 +105,7 @@ TEST_F(RemoteTls, WrongOptionsAreRefusedAndNamed) {
     o.tls = {};
     o.tls.verify = false;
   });
-  refused("tls", [](RemoteTierOptions& o) {
-    o.host.clear();
-    o.socket = "/s";
-  });
+  refused("tls", [](RemoteTierOptions& o) { o.addresses = {{"", 0, "/s"}}; });
 }
 
 }  // namespace

@@ -77,6 +77,51 @@ def test_whatever_a_server_answers_is_a_finding(
     assert address in capsys.readouterr().out
 
 
+def node(host: bytes, port: bytes) -> bytes:
+    return b"*2\r\n" + bulk(host) + b":" + port + b"\r\n"
+
+
+def one_range(first: bytes, last: bytes, owner: bytes) -> bytes:
+    return b"*3\r\n:%s\r\n:%s\r\n%s" % (first, last, owner)
+
+
+# To CLUSTER SLOTS, or to the question for a service's primary.
+MISLEADING: dict[str, Answer] = {
+    **ANSWERS,
+    "an error": lambda _: b"-ERR This instance has cluster support disabled\r\n",
+    "no node": lambda _: b"*1\r\n*2\r\n:0\r\n:5\r\n",
+    "slots out of range": lambda _: b"*1\r\n" + one_range(b"0", b"16384", node(b"h", b"1")),
+    "slots backwards": lambda _: b"*1\r\n" + one_range(b"9", b"0", node(b"h", b"1")),
+    "slots without end": lambda _: b"*1\r\n" + one_range(b"0", b"9" * 18, node(b"h", b"1")),
+    "slots twice": lambda _: b"*2\r\n" + 2 * one_range(b"0", b"1", node(b"h", b"1")),
+    "no port": lambda _: b"*1\r\n" + one_range(b"0", b"1", node(b"h", b"0")),
+    "no host": lambda _: b"*1\r\n" + one_range(b"0", b"1", node(b"?", b"1")),
+    "a port without end": lambda _: b"*2\r\n" + bulk(b"h") + bulk(b"9" * 5000),
+    "no primary's port": lambda _: b"*2\r\n" + bulk(b"h") + bulk(b"0"),
+}
+
+
+@pytest.mark.parametrize("url", ["valkey+cluster://{}", "valkey+sentinel://{}/svc"])
+@pytest.mark.parametrize("answer", MISLEADING.values(), ids=MISLEADING)
+def test_whatever_is_told_of_other_servers_is_a_finding(
+    answer: Answer, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(answer) as address:
+        assert main(["doctor", "--remote", url.format(address)]) == 1
+    assert capsys.readouterr().out.startswith(url[7:].split(":", maxsplit=1)[0])
+
+
+def test_a_node_without_a_name_is_who_was_asked() -> None:
+    def answer(words: list[bytes]) -> bytes:
+        return b"*1\r\n" + one_range(b"0", b"16383", node(b"", b"1"))
+
+    with answering(answer) as address:
+        cluster, lost = check_server(ValkeyTier(f"valkey+cluster://{address}"))
+    assert cluster.verdict is Verdict.OK
+    assert lost.verdict is Verdict.PROBLEM
+    assert lost.server == "127.0.0.1:1"
+
+
 def test_what_a_server_says_tells_the_terminal_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(told(b"valkey_version:9.\x1b[31m[/x]\r\n")) as address:
         main(["doctor", "--remote", address])

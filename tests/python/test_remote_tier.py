@@ -27,6 +27,7 @@ from kvcache.errors import (
     UnsupportedError,
 )
 from kvcache.metrics import _REMOTE_METRICS
+from kvcache.tiers.url import Topology
 
 NOWHERE = "127.0.0.1:1"
 
@@ -379,6 +380,24 @@ def test_what_is_erased_is_gone_from_the_server(server: ValkeyServer) -> None:
         ({"url": "/" + "a" * 107}, "at most 107 bytes, none of them 0; got 108"),
         ({"url": 3}, "url"),
         ({"url": "[::1"}, "url"),
+        ({"url": "a:1,b:2"}, r"one server, got 2; .*valkey\+cluster://, .*valkey\+sentinel://"),
+        ({"url": "valkey+http://x"}, r"valkey\+cluster:// or valkey\+sentinel://"),
+        ({"url": "valkey-cluster://x:1"}, r"valkey\+cluster:// or valkey\+sentinel://"),
+        ({"url": "unix+cluster:///x"}, r"valkey\+cluster:// or valkey\+sentinel://"),
+        ({"url": "valkey+cluster://"}, "no host in ''"),
+        ({"url": "valkey+cluster://a,,b"}, "no host in ''"),
+        ({"url": "valkey+cluster://a:1,b:0"}, "port"),
+        ({"url": "valkey+cluster://a:1,b:x"}, "[Pp]ort"),
+        ({"url": "valkey+cluster://a,[::1"}, "url"),
+        ({"url": "valkey+cluster://a/x"}, "number of a database"),
+        ({"url": "valkey+cluster://a?nodes=3"}, "unknown options"),
+        ({"url": "valkey+cluster://" + ",".join("a" * 101)}, "at most 100 addresses, got 101"),
+        ({"url": "valkey+sentinel://a:1"}, "the name that the sentinels know"),
+        ({"url": "valkey+sentinel://a:1/svc/0"}, "as an option"),
+        ({"url": "valkey+sentinel://a:1/svc?db=x"}, "number of a database"),
+        ({"url": "valkey+sentinel:///svc"}, "no host in ''"),
+        ({"sentinel_user": "x"}, "sentinels"),
+        ({"sentinel_password": 7}, "sentinel_password"),
         ({"database": -1}, "database"),
         ({"key_prefix": "a{b"}, "key_prefix"),
         ({"ttl_seconds": 0}, "ttl_seconds"),
@@ -398,14 +417,32 @@ def test_wrong_options_are_refused_and_say_why(wrong: dict[str, Any], match: str
         make_cache("attention", remote=ValkeyTier(**{"url": NOWHERE, **wrong}))
 
 
+def test_clusters_and_sentinels_are_named_by_urls() -> None:
+    tier = ValkeyTier("redis+cluster://me:a%2Cb@10.0.0.1:7000,[fe80::1]:7001,node/2")
+    assert (tier.user, tier.password, tier.database) == ("me", "a,b", 2)
+    assert tier.url == "redis+cluster://10.0.0.1:7000,[fe80::1]:7001,node/2"
+    place = tier.place()
+    assert place.topology is Topology.CLUSTER
+    assert [str(each) for each in place.addresses] == [
+        "10.0.0.1:7000",
+        "[fe80::1]:7001",
+        "node:6379",
+    ]
+    guarded = ValkeyTier(
+        "valkey+sentinel://me:x@s1,s2:5000/my%20svc?db=3", sentinel_user="s", sentinel_password="y"
+    )
+    assert (guarded.user, guarded.password, guarded.database) == ("me", "x", 3)
+    place = guarded.place()
+    assert place.topology is Topology.SENTINELS
+    assert place.service == "my svc"
+    assert [str(each) for each in place.addresses] == ["s1:26379", "s2:5000"]
+    assert "'x'" not in repr(guarded)
+    assert "'y'" not in repr(guarded)
+    assert dataclasses.replace(guarded, database=4).place() == place
+    assert make_cache("attention", remote=guarded).remote is not None
+
+
 def test_what_is_not_built_in_is_said() -> None:
-    for url, match in (
-        ("redis+sentinel://x:1", "sentinels"),
-        ("valkey-cluster://x:1", "clusters"),
-        ("a:1,b:2", "clusters"),
-    ):
-        with pytest.raises(UnsupportedError, match=match):
-            ValkeyTier(url)
     with pytest.raises(InvalidArgumentError, match="remote: expected a ValkeyTier"):
         make_cache("attention", remote="127.0.0.1:1")
     with pytest.raises(UnsupportedError, match="ledger"):

@@ -44,7 +44,7 @@ def missing_tls() -> str:
     return f"{program} is built without TLS" if lacks else ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -55,8 +55,8 @@ class ValkeyServer:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
-        self.port = _free_port()
-        self.tls_port = 0 if "--tls-cert-file" not in options else _free_port()
+        self.port = free_port()
+        self.tls_port = 0 if "--tls-cert-file" not in options else free_port()
         self.socket = folder / "s"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,13 +66,18 @@ class ValkeyServer:
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}"
 
+    def command(self) -> list[str]:
+        """What follows the program's name."""
+        command = ["--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
+        command += ["--tls-port", str(self.tls_port)] if self.tls_port else []
+        command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb"]
+        return [*command, *self._options]
+
     def start(self) -> None:
         program = find_server()
         assert program is not None
-        command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
-        command += ["--tls-port", str(self.tls_port)] if self.tls_port else []
-        command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
-        command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb", *self._options]
+        command = [program, *self.command()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log

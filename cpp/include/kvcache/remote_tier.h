@@ -1,10 +1,12 @@
-// A remote tier: a Valkey or Redis server that several caches fill behind their callers' backs and
-// look into for what memory and disk do not have. FORMAT.md describes keys and values.
+// A remote tier: a Valkey or Redis server, or a cluster of them, that several caches fill behind
+// their callers' backs and look into for what memory and disk do not have. FORMAT.md describes keys
+// and values.
 // Thread safety: values.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kvcache/tier_stats.h"
 
@@ -21,12 +23,30 @@ struct RemoteTlsOptions {
   bool verify = true;
 };
 
-struct RemoteTierOptions {
-  std::string host;  // a name or an address; empty: no tier, or `socket`
+// How the servers of a tier belong together.
+enum class RemoteTopology : std::uint8_t {
+  kServer = 0,     // there is one
+  kCluster = 1,    // a cluster, whose primaries share the keys
+  kSentinels = 2,  // one at a time, which sentinels name: the primary of a service
+};
+
+// Where somebody listens: at `socket`, the path of a Unix socket, or else at host and port.
+struct RemoteAddress {
+  std::string host;  // a name or an address
   std::uint16_t port = 6379;
-  std::string socket;    // path of a Unix socket instead
-  std::string user;      // empty: the server's default user
-  std::string password;  // empty: none is asked for
+  std::string socket = {};
+};
+
+struct RemoteTierOptions {
+  // The server; or some nodes of the cluster, or the sentinels, who are asked in turn for the
+  // others. None: no tier.
+  std::vector<RemoteAddress> addresses;
+  RemoteTopology topology = RemoteTopology::kServer;
+  std::string service;        // kSentinels: what they call the primary
+  std::string user;           // empty: the servers' default user
+  std::string password;       // empty: none is asked for
+  std::string sentinel_user;  // of the sentinels, likewise
+  std::string sentinel_password;
   std::uint32_t database = 0;
   std::string key_prefix = "kvcache:";         // of every key; printable, without braces
   std::uint64_t ttl_ms = 24ULL * 3600 * 1000;  // after which the server drops it; 0: never
@@ -40,12 +60,14 @@ struct RemoteTierOptions {
   bool at_open = true;             // open() looks for a longer prefix here
   RemoteTlsOptions tls;
 
-  bool is_none() const { return host.empty() && socket.empty(); }
+  bool is_none() const { return addresses.empty(); }
 };
 
 struct RemoteTierStats : TierStats {
-  bool is_suspended = false;  // after a failure, until it is tried again
+  bool is_suspended = false;  // a server is, after a failure, until it is tried again
+  std::uint64_t servers = 0;  // primaries that are known, now
   std::uint64_t connects = 0;
+  std::uint64_t redirections = 0;     // answers that another server has the key
   std::uint64_t lookups = 0;          // that asked the server
   std::uint64_t round_trips = 0;      // of lookups and writes
   std::uint64_t present_records = 0;  // not written, for somebody had already

@@ -9,6 +9,7 @@
 using kvcache::Cache;
 using kvcache::CacheOptions;
 using kvcache::DiskTierOptions;
+using kvcache::RemoteAddress;
 using kvcache::RemoteTierOptions;
 using kvcache::Result;
 using kvcache::StateDecl;
@@ -80,14 +81,14 @@ Status read_remote(const kvcache_remote_options* options, RemoteTierOptions* to)
   if (options == nullptr) return Status::ok();
   const auto from = read_struct("remote", options);
   if (!from) return from.status();
-  to->host = text_from(from->host);
-  to->socket = text_from(from->socket);
-  if (to->is_none())
+  RemoteAddress address{text_from(from->host), RemoteAddress().port, text_from(from->socket)};
+  if (address.host.empty() && address.socket.empty())
     return Status::invalid_argument("remote: neither a host nor a socket is given");
   if (from->port > UINT16_MAX) {
     return Status::invalid_argument("remote.port is ", from->port, ", expected 1..", UINT16_MAX);
   }
-  choose(static_cast<std::uint16_t>(from->port), &to->port);
+  choose(static_cast<std::uint16_t>(from->port), &address.port);
+  to->addresses = {std::move(address)};
   to->user = text_from(from->user);
   to->password = text_from(from->password);
   if (from->key_prefix != nullptr) to->key_prefix = from->key_prefix;

@@ -270,7 +270,7 @@ void TierWriter::suspend(const Status& why) noexcept {
   } catch (const std::bad_alloc&) {
     failure_ = no_memory();
   }
-  if (why.code() == StatusCode::kOutOfCapacity) return;  // this record alone
+  if (why.code() == StatusCode::kOutOfCapacity || store_.has_others()) return;  // this record alone
   pause_ms_ = std::clamp(pause_ms_ * 2, kFirstPauseMs, options_.longest_pause_ms);
   suspended_until_ = steady_clock::now() + milliseconds(pause_ms_);
 }

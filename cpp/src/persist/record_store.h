@@ -84,6 +84,8 @@ class RecordStore {
   // the place refused.
   virtual Status append(RecordHeader record, std::span<const std::int32_t> tokens,
                         std::span<const iovec> payload, std::string_view owner) = 0;
+  // After append() has failed: whether other records may fare better, so that it goes on at once.
+  virtual bool has_others() const { return false; }
   // Takes records out, for good. kIoError: some may be there still. Returns how many there were.
   virtual Result<std::uint64_t> erase(const TierErasure& erasure) = 0;
   // Makes durable what was appended.

@@ -4,20 +4,40 @@
 
 namespace kvcache::remote {
 
-// A connection on loan. Who does not end leaves it in the middle of something.
-struct Connections::Taken {
-  Connections& owner;
-  std::unique_ptr<RespClient> is;
-  bool ended = false;
-  bool kept = false;  // its place is somebody else's to give back
+ConnectionStats& ConnectionStats::operator+=(const ConnectionStats& other) {
+  is_suspended = is_suspended || other.is_suspended;
+  connects += other.connects;
+  failures += other.failures;
+  timeouts += other.timeouts;
+  refused_operations += other.refused_operations;
+  losses += other.losses;
+  return *this;
+}
 
-  ~Taken() {
-    if (!kept) owner.give_back(ended ? std::move(is) : nullptr);
-  }
-};
+Connections::Loan::Loan(Connections& owner, std::unique_ptr<RespClient> client)
+    : owner_(&owner),
+      client_(std::move(client)),
+      received_before_(client_ ? client_->received_bytes() : 0) {}
 
-Connections::Connections(Address address, Login login, std::size_t most)
-    : address_(std::move(address)), login_(std::move(login)), most_(most) {
+Connections::Loan::Loan(Loan&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)),
+      client_(std::move(other.client_)),
+      received_before_(other.received_before_) {}
+
+Connections::Loan::~Loan() {
+  if (owner_ != nullptr) owner_->give_back(nullptr);
+}
+
+bool Connections::Loan::is_outdated() const {
+  return client_->is_broken() && client_->is_kept() && !client_->has_timed_out() &&
+         client_->received_bytes() == received_before_;
+}
+
+Connections::Connections(Address address, Login login, std::size_t most, Greeting greeting)
+    : address_(std::move(address)),
+      login_(std::move(login)),
+      most_(most),
+      greeting_(std::move(greeting)) {
   idle_.reserve(most_);  // so that giving back cannot fail
 }
 
@@ -40,9 +60,15 @@ Result<std::unique_ptr<RespClient>> Connections::take(const Deadline& deadline, 
     }
     ++stats_.connects;
   }
-  Taken place{*this, nullptr};
+  Loan place(*this, nullptr);
   auto client = RespClient::connect(address_, login_, deadline, timed_out);
-  place.kept = client.is_ok();
+  if (client && greeting_) {
+    if (Status status = greeting_(**client, deadline); !status) {
+      timed_out = (*client)->has_timed_out();
+      return status.prefixed(address_.text() + ": ");
+    }
+  }
+  if (client) place.owner_ = nullptr;  // it is the caller's to give back
   return client;
 }
 
@@ -54,7 +80,7 @@ void Connections::give_back(std::unique_ptr<RespClient> client) {
       client->keep();
       idle_.push_back(std::move(client));
     } else {
-      ++losses_;
+      ++stats_.losses;
     }
   }
   returned_.notify_one();
@@ -69,36 +95,37 @@ Status Connections::fail(Status status, bool timed_out) {
   return status;
 }
 
-Status Connections::run(const Deadline& deadline, const Operation& operation) {
-  if (!breaker_.may_try()) {
+Result<Connections::Loan> Connections::lend(const Deadline& deadline, bool again) {
+  if (!again && !breaker_.may_try()) {
     const std::lock_guard lock(mutex_);
     ++stats_.refused_operations;
     return Status::io_error("left alone for a while after a failure: ", last_failure_);
   }
-  for (bool fresh = false;; fresh = true) {
-    bool timed_out = false;
-    auto taken = take(deadline, fresh, timed_out);
-    if (!taken) return fail(taken.status(), timed_out);
-    Taken client{*this, std::move(taken).value()};
-    const std::uint64_t before = client.is->received_bytes();
-    const bool was_kept = client.is->is_kept();
-    const Status status = operation(*client.is);
-    client.ended = true;
-    const bool broken = client.is->is_broken();
-    timed_out = client.is->has_timed_out();
-    const bool silent = client.is->received_bytes() == before;
-    if (!broken) {
-      breaker_.succeed();
-      return status;
-    }
-    if (was_kept && silent && !timed_out) continue;
-    return fail(status.prefixed(address_.text() + ": "), timed_out);
-  }
+  bool timed_out = false;
+  auto client = take(deadline, again, timed_out);
+  if (!client) return fail(client.status(), timed_out);
+  return Loan(*this, std::move(client).value());
 }
 
-std::uint64_t Connections::losses() const {
-  const std::lock_guard lock(mutex_);
-  return losses_;
+Status Connections::end(Loan loan, Status status) {
+  const bool broken = loan.client_->is_broken();
+  const bool timed_out = loan.client_->has_timed_out();
+  loan.owner_ = nullptr;
+  give_back(std::move(loan.client_));
+  if (!broken) {
+    breaker_.succeed();
+    return status;
+  }
+  return fail(status.prefixed(address_.text() + ": "), timed_out);
+}
+
+Status Connections::run(const Deadline& deadline, const Operation& operation) {
+  for (bool again = false;; again = true) {
+    auto loan = lend(deadline, again);
+    if (!loan) return loan.status();
+    Status status = operation(loan->client());
+    if (!loan->is_outdated()) return end(std::move(loan).value(), std::move(status));
+  }
 }
 
 ConnectionStats Connections::stats() const {

@@ -19,6 +19,13 @@ class Deadline {
   Clock::time_point at() const { return at_; }
   // What it was made with, for messages.
   std::uint64_t ms() const { return ms_; }
+  // An earlier one, when 1/n of the time that is left has passed.
+  Deadline part(int n) const {
+    const auto now = Clock::now();
+    const auto left = std::max(Clock::duration(0), at_ - now) / n;
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    return Deadline(now + left, static_cast<std::uint64_t>(ms));
+  }
   bool has_passed() const { return Clock::now() >= at_; }
   // For poll(): rounded up, so that waiting so long gets there.
   int poll_ms() const {

@@ -54,6 +54,7 @@ struct X509_VERIFY_PARAM;
   X(int, SSL_read, (SSL*, void*, int))                                                      \
   X(int, SSL_peek, (SSL*, void*, int))                                                      \
   X(int, SSL_write, (SSL*, const void*, int))                                               \
+  X(int, SSL_has_pending, (const SSL*))                                                     \
   X(int, X509_VERIFY_PARAM_set1_host, (X509_VERIFY_PARAM*, const char*, std::size_t))       \
   X(int, X509_VERIFY_PARAM_set1_ip_asc, (X509_VERIFY_PARAM*, const char*))                  \
   X(void, X509_VERIFY_PARAM_set_hostflags, (X509_VERIFY_PARAM*, unsigned int))              \

@@ -1,7 +1,6 @@
 // Moving whole records between memory and a server, and taking them out.
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -20,8 +19,6 @@ using persist::RecordKind;
 using persist::RecordRead;
 using persist::TierErasure;
 
-// Values that are asked for before the ones before them have come.
-constexpr std::uint64_t kBytesAhead = 8 << 20;
 // A whole erasure, which is no part of serving anybody.
 constexpr std::uint64_t kEraseMs = 120'000;
 constexpr std::string_view kScanCount = "500";
@@ -29,39 +26,45 @@ constexpr std::size_t kMostScanned = 1 << 16;
 
 iovec piece_of(const void* data, std::size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
-// A record on its way into memory.
+// A record on its way into memory, cut into the parts that servers have.
 struct Arriving {
   RecordHeaderBytes header{};
   std::string owner;
-  std::optional<PieceStream> stream;
+  std::vector<std::vector<iovec>> parts;
   std::uint64_t bytes = 0;
   std::uint64_t front = 0;  // bytes before the payload that have not come
   std::uint32_t payload_crc = 0;
+  std::size_t next = 0;  // part
+  bool in_order = true;
 
-  explicit Arriving(RecordRead& read) {
-    const RecordHeader& record = read.record->header;
-    owner.resize(record.owner_bytes);
-    std::vector<iovec> pieces = {{header.data(), header.size()},
-                                 {read.tokens.data(), read.tokens.size() * sizeof(std::int32_t)},
-                                 {owner.data(), owner.size()}};
-    front = persist::total_bytes(pieces);
-    pieces.insert(pieces.end(), read.payload.begin(), read.payload.end());
-    bytes = persist::total_bytes(pieces);
-    stream.emplace(std::move(pieces));
-  }
-  // A part has come, which the processor's cache may still have.
-  void add(std::span<const iovec> part) {
-    for (const iovec& piece : part) {
-      const std::uint64_t skipped = std::min<std::uint64_t>(front, piece.iov_len);
-      front -= skipped;
-      payload_crc = crc32c(payload_crc, static_cast<const std::byte*>(piece.iov_base) + skipped,
-                           piece.iov_len - skipped);
-    }
+  explicit Arriving(const RecordRead& read) : owner(read.record->header.owner_bytes, '\0') {
+    front = header.size() + read.tokens.size() * sizeof(std::int32_t) + owner.size();
+    bytes = front + persist::total_bytes(read.payload);
   }
   // Whether there is as much room as the header says.
   bool is_as(const RecordHeader& record) const {
     return bytes == kRecordHeaderBytes + record.tokens * sizeof(std::int32_t) + record.owner_bytes +
                         record.payload_bytes;
+  }
+  // Before the first part is asked for.
+  void cut(RecordRead& read, std::uint64_t count, std::uint64_t part_bytes) {
+    std::vector<iovec> pieces = {{header.data(), header.size()},
+                                 {read.tokens.data(), read.tokens.size() * sizeof(std::int32_t)},
+                                 {owner.data(), owner.size()}};
+    pieces.insert(pieces.end(), read.payload.begin(), read.payload.end());
+    PieceStream stream(std::move(pieces));
+    for (std::uint64_t part = 0; part < count; ++part) parts.push_back(stream.take(part_bytes));
+  }
+  // A part has come, which the processor's cache may still have.
+  void add(std::size_t part) {
+    in_order = in_order && part == next++;
+    for (const iovec& piece : parts[part]) {
+      const std::uint64_t skipped = std::min<std::uint64_t>(front, piece.iov_len);
+      front -= skipped;
+      payload_crc = crc32c(payload_crc, static_cast<const std::byte*>(piece.iov_base) + skipped,
+                           piece.iov_len - skipped);
+    }
+    parts[part] = {};
   }
 };
 
@@ -74,8 +77,8 @@ Status check(const Arriving& arriving, const RecordRead& read, const std::string
     return damaged("the checksum of its tokens is wrong");
   }
   if (sha256(arriving.owner) != record.owner) return damaged("it does not say whose it is");
-  return arriving.payload_crc == record.payload_crc ? Status::ok()
-                                                    : damaged("its checksum is wrong");
+  const std::uint32_t crc = arriving.in_order ? arriving.payload_crc : crc32c(0, read.payload);
+  return crc == record.payload_crc ? Status::ok() : damaged("its checksum is wrong");
 }
 
 // The replies to `count` commands; the first error of the server, if it has one.
@@ -96,85 +99,88 @@ Status receive_all(RespClient& client, std::size_t count, std::vector<Reply>& re
 
 // ---- Reading ----------------------------------------------------------------------------------
 
+// Each part is a question of its own: while a slot of a cluster moves, some may have gone ahead.
 void RemoteStore::read(std::span<RecordRead> reads) {
+  struct Part {
+    std::size_t read = 0;
+    std::uint64_t number = 0;
+  };
   const Deadline end = deadline();
-  std::vector<bool> done(reads.size(), false);  // as it is where nothing is tried
-  const Status status = connections_.run(end, [&](RespClient& client) {
-    done.assign(reads.size(), false);
-    return read_all(client, reads, done, end);
-  });
-  if (status) return;
+  std::vector<Arriving> arriving;
+  std::vector<Part> parts;
+  std::vector<std::string> names;
+  Questions questions;
   for (std::size_t i = 0; i < reads.size(); ++i) {
-    if (!done[i]) reads[i].status = status;
-  }
-}
-
-Status RemoteStore::read_all(RespClient& client, std::span<RecordRead> reads,
-                             std::vector<bool>& done, const Deadline& deadline) {
-  std::deque<Arriving> arriving;  // those asked for, the first of them being read
-  std::uint64_t ahead = 0;
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    Commands commands;
-    while (next < reads.size() && (next == i || ahead < kBytesAhead)) {
-      const RecordHeader& record = reads[next].record->header;
-      arriving.emplace_back(reads[next]);
-      ahead += arriving.back().bytes;
-      const std::uint64_t parts = arriving.back().is_as(record) ? parts_of(record) : 0;
-      for (std::uint64_t part = 0; part < parts; ++part) {
-        commands.add({"GET", name_of(record, part)});
-      }
-      ++next;
-    }
-    if (Status sent = client.send(commands, deadline); !sent) return sent;
-    Arriving& now = arriving.front();
     const RecordHeader& record = reads[i].record->header;
-    const std::string name = name_of(record, 0);
-    const std::uint64_t parts = now.is_as(record) ? parts_of(record) : 0;
-    Status status;
-    if (parts == 0) status = Status::corruption(name, ": it is of another length than its state");
-    for (std::uint64_t part = 0; part < parts; ++part) {
-      const std::vector<iovec> pieces = now.stream->take(part_bytes_);
-      const auto size = client.receive_into(pieces, deadline);
-      if (!size && client.is_broken()) return size.status();
-      if (!size) status = size.status();
-      if (!size || !status) continue;
-      if (!*size) {
-        status = Status::not_found(name, ": it has gone");
-      } else if (**size != persist::total_bytes(pieces)) {
-        status = Status::corruption(name_of(record, part), ": ", **size, " bytes, expected ",
-                                    persist::total_bytes(pieces));
-      } else {
-        now.add(pieces);
-      }
+    arriving.emplace_back(reads[i]);
+    if (!arriving[i].is_as(record)) {
+      reads[i].status =
+          Status::corruption(name_of(record, 0), ": it is of another length than its state");
+      continue;
     }
-    reads[i].status = status ? check(now, reads[i], name) : status;
-    done[i] = true;
-    ahead -= now.bytes;
-    arriving.pop_front();
+    std::uint64_t left = arriving[i].bytes;
+    for (std::uint64_t part = 0; part < parts_of(record); ++part) {
+      parts.push_back({i, part});
+      names.push_back(name_of(record, part));
+      questions.bytes.push_back(std::min(left, part_bytes_));
+      left -= questions.bytes.back();
+    }
   }
-  return Status::ok();
+  questions.keys.assign(names.begin(), names.end());
+  questions.ask = [&](std::size_t i, Commands& commands) {
+    Arriving& record = arriving[parts[i].read];
+    RecordRead& read = reads[parts[i].read];
+    if (record.parts.empty()) record.cut(read, parts_of(read.record->header), part_bytes_);
+    commands.add({"GET", names[i]});
+  };
+  questions.take = [&](std::size_t i, RespClient& client) {
+    Arriving& record = arriving[parts[i].read];
+    const std::uint64_t number = parts[i].number;
+    const auto size = client.receive_into(record.parts[number], end);
+    if (!size) return size.status();
+    if (!*size) return Status::not_found(names[i], ": it has gone");
+    if (**size != questions.bytes[i]) {
+      return Status::corruption(names[i], ": ", **size, " bytes, expected ", questions.bytes[i]);
+    }
+    record.add(number);
+    return Status::ok();
+  };
+  const std::vector<Status> statuses = servers_.ask(questions, end);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (reads[parts[i].read].status) reads[parts[i].read].status = statuses[i];
+  }
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    if (reads[i].status) {
+      reads[i].status = check(arriving[i], reads[i], name_of(reads[i].record->header, 0));
+    }
+  }
 }
 
 // ---- Writing ----------------------------------------------------------------------------------
 
 // Watches the record until it is written, or is there.
-Status RemoteStore::check_presence(RespClient& client, const RecordHeader& record, bool& present,
-                                   const Deadline& deadline) {
+Status RemoteStore::check_presence(RespClient& client, bool asking, const RecordHeader& record,
+                                   bool& present, const Deadline& deadline) {
   const std::string name = name_of(record, 0);
   Commands commands;
-  commands.add({"WATCH", name}).add({"STRLEN", name});
+  const auto add = [&](std::initializer_list<std::string_view> words) {
+    if (asking) commands.add({"ASKING"});
+    commands.add(words);
+  };
+  add({"WATCH", name});
+  add({"STRLEN", name});
   if (Status sent = client.send(commands, deadline); !sent) return sent;
   std::vector<Reply> replies;
   const Status refused = receive_all(client, commands.count(), replies, deadline);
   if (client.is_broken()) return refused;
-  present = refused && replies[1].kind == Reply::Kind::kInteger && replies[1].integer > 0;
+  const Reply& length = replies.back();
+  present = refused && length.kind == Reply::Kind::kInteger && length.integer > 0;
   if (refused && !present) return Status::ok();
   commands = Commands();
   commands.add({"UNWATCH"});
   if (present && options_.ttl_ms > 0) {
     for (std::uint64_t part = 0; part < parts_of(record); ++part) {
-      commands.add({"PEXPIRE", name_of(record, part), std::to_string(options_.ttl_ms)});
+      add({"PEXPIRE", name_of(record, part), std::to_string(options_.ttl_ms)});
     }
   }
   if (Status sent = client.send(commands, deadline); !sent) return sent;
@@ -184,11 +190,12 @@ Status RemoteStore::check_presence(RespClient& client, const RecordHeader& recor
 }
 
 // All parts at once, and the first only where there is none, which the others follow.
-Status RemoteStore::write(RespClient& client, const RecordHeader& record,
+Status RemoteStore::write(RespClient& client, bool asking, const RecordHeader& record,
                           std::span<const iovec> stream, bool& present, const Deadline& deadline) {
   const std::uint64_t parts = parts_of(record);
   PieceStream pieces({stream.begin(), stream.end()});
   Commands commands;
+  if (asking) commands.add({"ASKING"});
   commands.add({"MULTI"});
   const std::string ttl = std::to_string(options_.ttl_ms);
   for (std::uint64_t part = 0; part < parts; ++part) {
@@ -245,16 +252,18 @@ Status RemoteStore::append(RecordHeader record, std::span<const std::int32_t> to
   const Deadline end = deadline();
   bool present = false;
   bool refused = false;
-  const Status status = connections_.run(end, [&](RespClient& client) {
-    present = false;
-    Status done = check_presence(client, record, present, end);
-    if (done && !present) done = write(client, record, stream, present, end);
-    refused = !done && !client.is_broken();
-    return done;
-  });
+  const Status status =
+      servers_.visit(name_of(record, 0), end, [&](RespClient& client, bool asking) {
+        present = false;
+        Status done = check_presence(client, asking, record, present, end);
+        if (done && !present) done = write(client, asking, record, stream, present, end);
+        refused = !done && !client.is_broken();
+        return done;
+      });
   const std::lock_guard lock(mutex_);
   stats_.round_trips += present ? 1 : 2;
   stats_.refused_writes += refused;
+  stats_.dropped_records += !status && servers_.has_others();
   if (!status) return status;
   trust_for_a_while();
   remember(record);
@@ -276,7 +285,7 @@ Result<std::uint64_t> RemoteStore::erase(const TierErasure& erasure) {
   }
   const Deadline end = Deadline::after_ms(kEraseMs);
   std::uint64_t erased = 0;
-  const Status status = connections_.run(end, [&](RespClient& client) {
+  const Status status = servers_.visit_all(end, [&](RespClient& client) {
     std::string cursor = "0";
     do {
       const auto page = erase_page(client, cursor, erasure, end);

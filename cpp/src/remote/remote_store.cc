@@ -53,9 +53,7 @@ RemoteStore::RemoteStore(const RemoteTierOptions& options, std::uint64_t part_by
                          std::shared_ptr<const TlsContext> tls)
     : options_(options),
       part_bytes_(part_bytes),
-      connections_({options.host, options.port, options.socket},
-                   {options.user, options.password, options.database, std::move(tls)},
-                   std::size_t{2} + options.read_threads),
+      servers_(options, std::move(tls)),
       known_since_(std::chrono::steady_clock::now()) {}
 
 // The braces say which part of a name chooses the node of a cluster: a run and the boundaries that
@@ -82,7 +80,7 @@ std::uint64_t RemoteStore::parts_of(const RecordHeader& record) const {
 // Locked. A server that was left may come back empty, and drops what it likes.
 void RemoteStore::trust_for_a_while() {
   const auto now = std::chrono::steady_clock::now();
-  const std::uint64_t losses = connections_.losses();
+  const std::uint64_t losses = servers_.stats().losses;
   const bool full = runs_.size() > kMostKnown || boundaries_.size() > kMostKnown;
   if (heads_.size() > kMostHeads) heads_.clear();
   if (losses == losses_ && !full && now - known_since_ < kTrusted) return;
@@ -134,64 +132,63 @@ StoreStats RemoteStore::stats() const {
 // ---- Finding ----------------------------------------------------------------------------------
 
 // Of each record that is asked for, its header. All are asked for at once; what is there and is
-// none of them is damaged, and removed.
-Status RemoteStore::find_heads(std::span<const Asked> asked, const Deadline& deadline,
-                               Heads& heads) {
+// none of them is damaged, and removed. False: nobody has answered.
+bool RemoteStore::find_heads(std::span<const Asked> asked, const Deadline& deadline, Heads& heads) {
+  heads.assign(asked.size(), std::nullopt);
+  std::vector<std::string> names;
+  for (const Asked& each : asked) names.push_back(name_of(each, 0));
   std::vector<std::string> damaged;
-  Status refused;
-  const Status status = connections_.run(deadline, [&](RespClient& client) {
-    heads.assign(asked.size(), std::nullopt);
-    damaged.clear();
-    refused = Status::ok();
-    const std::string last = std::to_string(kRecordHeaderBytes - 1);
-    Commands commands;
-    for (const Asked& each : asked) commands.add({"GETRANGE", name_of(each, 0), "0", last});
-    if (Status sent = client.send(commands, deadline); !sent) return sent;
-    for (std::size_t i = 0; i < asked.size(); ++i) {
-      Reply reply;
-      if (Status come = client.receive({}, reply, deadline); !come) return come;
-      if (reply.is_error() && !reply.text.starts_with("WRONGTYPE")) {
-        refused = Status::io_error(connections_.address().text(),
-                                   ": the server says: ", printable(reply.text));
-        continue;
-      }
-      heads[i] = head_of(reply, asked[i].kind, asked[i].key, asked[i].parent);
-      if (heads[i] && parts_of(*heads[i]) > kMostParts) heads[i].reset();
-      const bool absent = reply.kind == Reply::Kind::kBulk && reply.text.empty();
-      if (!heads[i] && !absent) damaged.push_back(name_of(asked[i], 0));
-    }
+  std::vector<bool> refused(asked.size(), false);
+  const std::string last = std::to_string(kRecordHeaderBytes - 1);
+  Questions questions;
+  questions.keys.assign(names.begin(), names.end());
+  questions.ask = [&](std::size_t i, Commands& commands) {
+    commands.add({"GETRANGE", names[i], "0", last});
+  };
+  questions.take = [&](std::size_t i, RespClient& client) {
+    Reply reply;
+    if (Status come = client.receive({}, reply, deadline); !come) return come;
+    refused[i] = reply.is_error() && !reply.text.starts_with("WRONGTYPE");
+    if (refused[i]) return Status::io_error("the server says: ", printable(reply.text));
+    heads[i] = head_of(reply, asked[i].kind, asked[i].key, asked[i].parent);
+    if (heads[i] && parts_of(*heads[i]) > kMostParts) heads[i].reset();
+    const bool absent = reply.kind == Reply::Kind::kBulk && reply.text.empty();
+    if (!heads[i] && !absent) damaged.push_back(names[i]);
     return Status::ok();
-  });
-  const Status failed = status ? refused : status;
+  };
+  const std::vector<Status> statuses = servers_.ask(questions, deadline);
+  const auto failed =
+      std::find_if(statuses.begin(), statuses.end(), [](const Status& each) { return !each; });
+  const bool answered = std::any_of(statuses.begin(), statuses.end(),
+                                    [](const Status& each) { return each.is_ok(); });
   {
     const std::lock_guard lock(mutex_);
     ++stats_.round_trips;
-    stats_.server_errors += status && !refused;
-    if (!failed) stats_.last_error = failed.message();
+    stats_.server_errors += std::find(refused.begin(), refused.end(), true) != refused.end();
+    if (failed != statuses.end()) stats_.last_error = failed->message();
     if (!damaged.empty()) {
       stats_.damaged_records += damaged.size();
       stats_.last_error = damaged.front() + ": no record of this tier, removed";
     }
   }
   if (!damaged.empty()) remove(damaged);
-  return failed;
+  return answered;
 }
 
 void RemoteStore::remove(std::span<const std::string> names) {
   const Deadline end = deadline();
-  Commands commands;
-  for (const std::string& name : names) commands.add({"UNLINK", name});
-  const Status status = connections_.run(end, [&](RespClient& client) {
-    if (Status sent = client.send(commands, end); !sent) return sent;
-    Status refused;
-    for (std::size_t i = 0; i < commands.count(); ++i) {
-      Reply reply;
-      if (Status come = client.receive({}, reply, end); !come) return come;
-      if (reply.is_error()) refused = Status::io_error("UNLINK: ", printable(reply.text));
-    }
-    return refused;
-  });
-  if (!status) note(status);
+  Questions questions;
+  questions.keys.assign(names.begin(), names.end());
+  questions.ask = [&](std::size_t i, Commands& commands) { commands.add({"UNLINK", names[i]}); };
+  questions.take = [&](std::size_t, RespClient& client) {
+    Reply reply;
+    Status come = client.receive({}, reply, end);
+    if (!come || !reply.is_error()) return come;
+    return Status::io_error("UNLINK: ", printable(reply.text));
+  };
+  for (const Status& status : servers_.ask(questions, end)) {
+    if (!status) note(status);
+  }
 }
 
 std::vector<std::uint64_t> RemoteStore::look_up(std::span<const Digest> keys) {
@@ -204,6 +201,7 @@ std::vector<std::uint64_t> RemoteStore::look_up(std::span<const Digest> keys) {
   }
   std::size_t size = kLongestGap;
   for (std::size_t first = 0; first < keys.size(); first += size, size = kMostAtOnce) {
+    if (end.has_passed()) break;
     const auto now = keys.subspan(first, std::min(size, keys.size() - first));
     std::vector<Asked> asked;
     for (const Digest& key : now) asked.push_back({RecordKind::kRun, key, {}});

@@ -1,7 +1,6 @@
-// Records of a tier on a Valkey or Redis server, which other processes use as well: see "Remote
-// tier" in FORMAT.md. A record is the same as in a file; a server that is down, slow, full, emptied
-// or wrong is one that has no record.
-// Thread safety: as RecordStore.
+// Records of a tier on a Valkey or Redis server or a cluster, which other processes use as well:
+// see "Remote tier" in FORMAT.md. A record is the same as in a file; a server that is down, slow,
+// full, emptied or wrong is one that has no record. Thread safety: as RecordStore.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@
 
 #include "kvcache/remote_tier.h"
 #include "persist/record_store.h"
-#include "remote/connections.h"
+#include "remote/servers.h"
 #include "remote/tls.h"
 
 namespace kvcache::remote {
@@ -37,6 +36,7 @@ struct StoreStats {
   std::uint64_t written_bytes = 0;
   std::uint64_t present_records = 0;
   std::uint64_t missing_records = 0;
+  std::uint64_t dropped_records = 0;  // not written, for the server of their key is lost
   std::uint64_t damaged_records = 0;
   std::uint64_t erased_records = 0;
   std::uint64_t server_errors = 0;   // answers to lookups that refuse them
@@ -59,12 +59,13 @@ class RemoteStore final : public persist::RecordStore {
       std::span<const persist::Digest> keys) override;
   std::vector<persist::Located> find_boundaries(std::span<const persist::BoundaryPlace> places,
                                                 const KeyAt& key_at) override;
-  void use(const persist::Located& /*record*/) override {}  // the server knows what it is asked for
+  void use(const persist::Located& /*record*/) override {}  // servers know what they are asked for
   void read(std::span<persist::RecordRead> reads) override;
   void forget(const persist::Located& record, const Status& why) override;
   // A record that is there stays as it is, and lives on.
   Status append(persist::RecordHeader record, std::span<const std::int32_t> tokens,
                 std::span<const iovec> payload, std::string_view owner) override;
+  bool has_others() const override { return servers_.has_others(); }
   // With tokens, all of the spaces: records do not say what leads to them.
   Result<std::uint64_t> erase(const persist::TierErasure& erasure) override;
   Status sync() override { return Status::ok(); }
@@ -72,7 +73,9 @@ class RemoteStore final : public persist::RecordStore {
   Status close() override { return Status::ok(); }
 
   StoreStats stats() const;
-  ConnectionStats connection_stats() const { return connections_.stats(); }
+  // The first server's.
+  const std::string& name() const { return servers_.name(); }
+  ServerStats server_stats() const { return servers_.stats(); }
 
  private:
   struct DigestHash {
@@ -95,13 +98,11 @@ class RemoteStore final : public persist::RecordStore {
   std::uint64_t parts_of(const persist::RecordHeader& record) const;
   Deadline deadline() const { return Deadline::after_ms(options_.deadline_ms); }
 
-  Status find_heads(std::span<const Asked> asked, const Deadline& deadline, Heads& heads);
+  bool find_heads(std::span<const Asked> asked, const Deadline& deadline, Heads& heads);
   void remove(std::span<const std::string> names);
-  Status read_all(RespClient& client, std::span<persist::RecordRead> reads, std::vector<bool>& done,
-                  const Deadline& deadline);
-  Status check_presence(RespClient& client, const persist::RecordHeader& record, bool& present,
-                        const Deadline& deadline);
-  Status write(RespClient& client, const persist::RecordHeader& record,
+  Status check_presence(RespClient& client, bool asking, const persist::RecordHeader& record,
+                        bool& present, const Deadline& deadline);
+  Status write(RespClient& client, bool asking, const persist::RecordHeader& record,
                std::span<const iovec> stream, bool& present, const Deadline& deadline);
   Result<std::uint64_t> erase_page(RespClient& client, std::string& cursor,
                                    const persist::TierErasure& erasure, const Deadline& deadline);
@@ -112,7 +113,7 @@ class RemoteStore final : public persist::RecordStore {
 
   const RemoteTierOptions options_;
   const std::uint64_t part_bytes_;
-  Connections connections_;
+  Servers servers_;
 
   mutable std::mutex mutex_;
   // What is there as far as is known, and since when; it is asked anew once it may have gone.

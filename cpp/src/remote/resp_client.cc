@@ -124,6 +124,7 @@ Status RespClient::receive(const ReplyLimits& limits, Reply& reply, const Deadli
     if (*used) {
       begin_ += **used;
       awaited_ -= awaited_ > 0;
+      if (reply.is_error() && refusal_.empty()) refusal_ = reply.text;
       return Status::ok();
     }
     if (Status status = fill(deadline); !status) return status;
@@ -202,6 +203,7 @@ Result<std::optional<std::uint64_t>> RespClient::take_value(std::span<const iove
   if (Status status = take_line(line, deadline); !status) return status;
   const auto size = parse_bulk_line(line);
   if (!size) {
+    if (line.starts_with('-') && refusal_.empty()) refusal_ = line.substr(1);
     // The server's own error is a reply like any other; everything else is none.
     return size.status().code() == StatusCode::kIoError ? size.status() : broken(size.status());
   }

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -62,6 +63,11 @@ class RespClient {
   // Whether it has served before, so that the server may have closed it since.
   bool is_kept() const { return kept_; }
   void keep() { kept_ = true; }
+  // The first error among the server's replies since the last call, or "".
+  std::string take_refusal() { return std::exchange(refusal_, {}); }
+  // To wait for, together with others; and whether more has come already than was taken.
+  int file() const { return stream_->file(); }
+  bool has_more() const { return begin_ < end_ || stream_->has_more(); }
   // Bytes that have come so far.
   std::uint64_t received_bytes() const { return received_; }
 
@@ -85,6 +91,7 @@ class RespClient {
   std::size_t end_ = 0;
   std::uint64_t received_ = 0;
   std::size_t awaited_ = 0;  // replies to what was sent
+  std::string refusal_;
   bool kept_ = false;
   bool broken_ = false;
   bool timed_out_ = false;

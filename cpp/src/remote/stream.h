@@ -33,6 +33,10 @@ class Stream {
                                       bool& timed_out) = 0;
   // The same without taking and without waiting: 0 where nothing has come.
   virtual Result<std::size_t> peek(std::span<char> bytes, const Deadline& deadline) = 0;
+  // To wait for by poll(), together with others; and whether something has come that poll() does
+  // not tell any more.
+  virtual int file() const = 0;
+  virtual bool has_more() const = 0;
 };
 
 // In the clear, over a socket that is connected.
@@ -44,6 +48,8 @@ class SocketStream final : public Stream {
   Result<std::size_t> receive(std::span<const iovec> pieces, const Deadline& deadline,
                               bool& timed_out) override;
   Result<std::size_t> peek(std::span<char> bytes, const Deadline& deadline) override;
+  int file() const override { return socket_.file(); }
+  bool has_more() const override { return false; }
 
  private:
   Socket socket_;

@@ -65,6 +65,11 @@ class TlsStream final : public Stream {
   Result<std::size_t> receive(std::span<const iovec> pieces, const Deadline& deadline,
                               bool& timed_out) override;
   Result<std::size_t> peek(std::span<char> bytes, const Deadline& deadline) override;
+  int file() const override { return socket_.file(); }
+  bool has_more() const override {
+    const OpenSslUse use;
+    return use && openssl().SSL_has_pending(ssl_) == 1;
+  }
 
   // What OpenSSL calls to move bytes: as much as goes now, or -1, and then maybe later.
   int write_some(BIO* bio, const char* data, int size);
