@@ -303,11 +303,13 @@ def test_the_doctor_looks_at_every_node(
 ) -> None:
     for node in cluster.nodes:
         node.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    assert main(["doctor", "--remote", cluster.url]) == 0
-    shown = capsys.readouterr().out
-    assert "3 primaries, 0 replicas, 16,384 of 16,384 slots" in shown
-    for node in cluster.nodes:
-        assert f"127.0.0.1:{node.port}" in shown
+    assert main(["doctor", "--remote", cluster.url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    shown = [each["value"] for each in found if each["name"] == "cluster"]
+    assert shown == ["3 primaries, 0 replicas, 16,384 of 16,384 slots"]
+    assert {each["server"] for each in found if each["name"] == "connection"} == {
+        f"127.0.0.1:{node.port}" for node in cluster.nodes
+    }
     assert cluster.names() == [[], [], []]
     cluster.nodes[2].ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     cluster.nodes[1].ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
