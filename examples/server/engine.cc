@@ -102,6 +102,7 @@ void Engine::loop() {
     finish_answered();
   }
   for (const auto& running : running_) {
+    running->sequence.close();  // before who waits for the answer looks at what is open
     reply(*running->job, Status::unsupported("the server is shutting down"));
   }
   running_.clear();
