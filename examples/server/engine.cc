@@ -181,7 +181,10 @@ void Engine::recover(const Members& members, const Status& status) {
     preempt_youngest();
     return;
   }
-  for (const Running* member : members) reply(*member->job, status);
+  for (Running* member : members) {
+    member->sequence.close();
+    reply(*member->job, status);
+  }
   std::erase_if(running_, [&](const auto& running) {
     const bool failed = std::find(members.begin(), members.end(), running.get()) != members.end();
     if (failed) promised_bytes_ -= running->job->bytes;
