@@ -80,21 +80,42 @@ cdef extern from "kvcache/c_cache.h" nogil:
         uint32_t read_threads
         uint32_t only_prefetch
 
-    ctypedef struct kvcache_remote_options:
+    ctypedef struct kvcache_remote_tls:
         size_t struct_size
+        const char* ca_file
+        const char* certificate
+        const char* key
+        uint32_t no_verify
+
+    ctypedef enum kvcache_remote_topology:
+        KVCACHE_REMOTE_SERVER
+        KVCACHE_REMOTE_CLUSTER
+        KVCACHE_REMOTE_SENTINELS
+
+    ctypedef struct kvcache_remote_address:
         const char* host
         const char* socket
+        uint32_t port
+
+    ctypedef struct kvcache_remote_options:
+        size_t struct_size
+        const kvcache_remote_address* addresses
+        size_t address_count
+        kvcache_remote_topology topology
+        uint32_t database
+        const char* service
         const char* user
         const char* password
+        const char* sentinel_user
+        const char* sentinel_password
         const char* key_prefix
-        uint32_t port
-        uint32_t database
         const uint64_t* ttl_ms
         uint64_t deadline_ms
         uint64_t queue_bytes
         uint64_t wait_ms
         uint32_t read_threads
         uint32_t only_prefetch
+        const kvcache_remote_tls* tls
 
     ctypedef struct kvcache_options:
         size_t struct_size

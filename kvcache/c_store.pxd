@@ -72,7 +72,9 @@ cdef extern from "kvcache/c_store.h" nogil:
     ctypedef struct kvcache_remote_stats:
         size_t struct_size
         uint64_t is_suspended
+        uint64_t servers
         uint64_t connects
+        uint64_t redirections
         uint64_t lookups
         uint64_t round_trips
         uint64_t present_records

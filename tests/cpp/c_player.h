@@ -375,9 +375,11 @@ class Player {
         return kvcache_batch_advance(batch, counts());
       default: {
         std::array<int32_t, 64> copied = {};
-        return below(2) == 0 ? kvcache_batch_block_table(batch, number(), &table, &columns)
-                             : kvcache_batch_copy_block_table(batch, number(), copied.data(),
-                                                              number(), below(64));
+        const std::size_t group = rarely() ? number() : 0;
+        return below(2) == 0
+                   ? kvcache_batch_block_table(batch, group, &table, &columns)
+                   : kvcache_batch_copy_block_table(batch, group, copied.data(),
+                                                    rarely() ? number() : 16, 16 * below(4));
       }
     }
   }

@@ -39,25 +39,23 @@ class PartsPlayer : public Player {
  private:
   static constexpr std::size_t kElements = 2 * kToyMost * kToyHeads * kToyWidth;
 
-  // A tensor of any of a few layouts, as large as it says or not at all.
-  kvcache_engine_tensor tensor() {
+  // A tensor of so many positions, of any of a few layouts; `joined`, of both components.
+  kvcache_engine_tensor tensor(uint64_t tokens, bool joined) {
     static constexpr std::array<const char*, 6> kLayouts = {"tokens heads dim",
                                                             "heads tokens dim",
                                                             "kv blocks block heads dim",
                                                             "blocks block (kv heads dim)",
                                                             "layers kv tokens (heads dim)",
                                                             "(tokens"};
-    const std::size_t which = rarely() ? 5 : below(5);
-    const uint64_t tokens = below(16);
-    const uint64_t blocks = below(5);
+    constexpr std::array<std::size_t, 6> kAxes = {3, 3, 5, 3, 4, 1};
     constexpr uint64_t kRow = kToyHeads * kToyWidth;
     const std::array<std::array<uint64_t, 5>, 6> shapes = {{{tokens, kToyHeads, kToyWidth},
                                                             {kToyHeads, tokens, kToyWidth},
-                                                            {2, blocks, 4, kToyHeads, kToyWidth},
-                                                            {blocks, 4, 2 * kRow},
+                                                            {2, 16, 4, kToyHeads, kToyWidth},
+                                                            {16, 4, 2 * kRow},
                                                             {1, 2, tokens, kRow},
                                                             {}}};
-    constexpr std::array<std::size_t, 6> kAxes = {3, 3, 5, 3, 4, 1};
+    const std::size_t which = rarely() ? 5 : joined ? 2 + below(3) : below(2);
     shape_ = shapes[which];
     if (rarely()) shape_[below(5)] = number() % 16;
     kvcache_engine_tensor result = {};
@@ -74,14 +72,17 @@ class PartsPlayer : public Player {
     return result;
   }
   kvcache_engine_places places() {
-    for (int32_t& each : blocks_) each = static_cast<int32_t>(rarely() ? number() : below(4));
-    for (int64_t& each : slots_) each = static_cast<int64_t>(rarely() ? number() : below(16));
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i] = static_cast<int32_t>(rarely() && rarely() ? number() : i);
+    }
     kvcache_engine_places result = {};
     result.struct_size = sizeof result;
-    if (below(2) == 0) result.block_table = blocks_.data();
-    if (result.block_table != nullptr) result.block_count = below(blocks_.size());
-    if (below(3) == 0) result.slot_mapping = slots_.data();
-    if (result.slot_mapping != nullptr) result.slot_count = below(slots_.size());
+    result.block_table = blocks_.data();
+    result.block_count = rarely() ? below(blocks_.size()) : blocks_.size();
+    if (!rarely()) return result;
+    for (int64_t& each : slots_) each = static_cast<int64_t>(rarely() ? number() : below(16));
+    result.slot_mapping = slots_.data();
+    result.slot_count = below(slots_.size());
     return result;
   }
 
@@ -89,31 +90,38 @@ class PartsPlayer : public Player {
     kvcache_sequence* const sequence = one(sequences_);
     kvcache_page_view view = {};
     view.struct_size = sizeof view;
-    const std::array<int32_t, 2> layers = {layer(), 0};
-    const std::array<kvcache_engine_tensor, 2> tensors = {tensor(), tensor()};
+    const std::array<int32_t, 2> layers = {rarely() ? layer() : 0, 0};
     const std::size_t count = rarely() ? below(3) : 1;
+    const uint64_t length = kvcache_sequence_length(sequence);
+    const uint64_t start = rarely() ? number() : length;
+    const uint64_t stop = rarely() ? number() : start + below(3);
+    const uint64_t first = rarely() ? number() : below(length + 1);
+    const uint64_t last = rarely() ? number() : length;
+    const bool joined = below(2) == 0;
     const kvcache_engine_places where = places();
-    const uint64_t start = below(2) == 0 ? number() : kvcache_sequence_length(sequence);
-    const uint64_t stop = rarely() ? number() : start + below(6);
     switch (below(5)) {
-      case 0:
+      case 0: {
+        const kvcache_engine_tensor each = tensor(stop - start, joined);
+        const std::array<kvcache_engine_tensor, 2> tensors = {each, each};
         return kvcache_sequence_import_rows(sequence, layers.data(), count, start, stop,
-                                            tensors.data(), rarely() ? 2 : 1,
-                                            rarely() ? nullptr : &where);
-      case 1:
-        return kvcache_sequence_export_rows(sequence, layers.data(), count, start, stop,
-                                            tensors.data(), rarely() ? 2 : 1,
-                                            rarely() ? nullptr : &where);
+                                            tensors.data(), joined ? 1 : 2,
+                                            below(2) == 0 ? nullptr : &where);
+      }
+      case 1: {
+        const kvcache_engine_tensor whole = tensor(last - first, true);
+        return kvcache_sequence_export_rows(sequence, layers.data(), count, first, last, &whole, 1,
+                                            below(2) == 0 ? nullptr : &where);
+      }
       case 2:
         return make(views_, [&](kvcache_page_views** out) {
-          return kvcache_sequence_views(sequence, layer(), number(), number(), out);
+          return kvcache_sequence_views(sequence, layers[0], first, last, out);
         });
       case 3:
-        return kvcache_page_views_read(one(views_), number(), &view);
+        return kvcache_page_views_read(one(views_), rarely() ? number() : below(3), &view);
       default: {
         const kvcache_layer_rows rows_of = {layers[0], rows(below(6)), components()};
         return below(2) == 0 ? kvcache_sequence_write_layers(sequence, start, &rows_of, count % 2)
-                             : kvcache_sequence_read_layers(sequence, number(), &rows_of, 1);
+                             : kvcache_sequence_read_layers(sequence, first, &rows_of, 1);
       }
     }
   }
@@ -209,7 +217,34 @@ class PartsPlayer : public Player {
     }
   }
 
+  // A band of a verify's rows, stored while it is open and read after its verdict.
+  kvcache_status band_of_a_verify() {
+    kvcache_hidden_bands* const bands = one(bands_);
+    kvcache_sequence* const sequence = one(sequences_);
+    const kvcache_hidden_rows rows_in = {elements_.data(), KVCACHE_F32, 8, 2, 8};
+    const std::array<int32_t, 2> offsets = {0, static_cast<int32_t>(1 + below(3))};
+    kvcache_verify* verify = nullptr;
+    const kvcache_status begun = kvcache_sequence_begin_verify(
+        sequence, tokens(), static_cast<std::size_t>(offsets[1] - 1), nullptr, &verify);
+    if (begun != KVCACHE_OK) return begun;
+    const kvcache_status stored =
+        kvcache_hidden_bands_store(bands, &sequence, 1, &rows_in, offsets.data());
+    void* data = nullptr;
+    uint64_t length = 0;
+    for (uint64_t row = 0; row < static_cast<uint64_t>(offsets[1]); ++row) {
+      static_cast<void>(kvcache_verify_state(verify, row, 1, TOY_STATE, &data, &length));
+    }
+    static_cast<void>(
+        kvcache_verify_write(verify, 0, rows(static_cast<std::size_t>(offsets[1])), 2));
+    static_cast<void>(kvcache_verify_commit(verify, 1, &length));
+    kvcache_verify_destroy(verify);
+    kvcache_hidden_rows out = {};
+    const kvcache_status read = kvcache_hidden_bands_accepted(bands, 0, &out);
+    return stored == KVCACHE_OK ? read : stored;
+  }
+
   kvcache_status bands_call() {
+    if (rarely()) return band_of_a_verify();
     kvcache_hidden_bands* const bands = one(bands_);
     kvcache_accept_stash* const stash = one(stashes_);
     const kvcache_hidden_options options = hidden_options();
@@ -233,7 +268,7 @@ class PartsPlayer : public Player {
         return kvcache_hidden_bands_store(bands, members.data(), below(3), &rows_in,
                                           offsets.data());
       case 4:
-        return kvcache_hidden_bands_accepted(bands, number(), &out);
+        return kvcache_hidden_bands_accepted(bands, rarely() ? number() : 0, &out);
       case 5:
         static_cast<void>(counts());
         return kvcache_accept_stash_store(stash, members.data(), below(3), &rows_in, counts_.data(),
@@ -366,7 +401,7 @@ class PartsPlayer : public Player {
 
   std::array<float, kElements> elements_ = {};
   std::array<uint64_t, 5> shape_ = {};
-  std::array<int32_t, 12> blocks_ = {};
+  std::array<int32_t, 16> blocks_ = {};
   std::array<int64_t, 12> slots_ = {};
   Pool<kvcache_page_views> views_{kvcache_page_views_destroy};
   Pool<kvcache_pool> pools_{kvcache_pool_destroy};

@@ -82,22 +82,51 @@ typedef struct kvcache_disk_options {
   uint32_t only_prefetch; /* not 0: kvcache_sequence_open() does not look here */
 } kvcache_disk_options;
 
-/* A Valkey or Redis server for many caches; see RemoteTierOptions in kvcache/remote_tier.h. */
+/* RemoteTlsOptions; the files are PEM. */
+typedef struct kvcache_remote_tls {
+  size_t struct_size;
+  const char* ca_file;     /* authorities that may vouch for the server; NULL: the system's */
+  const char* certificate; /* of this client, then its chain; NULL: none */
+  const char* key;         /* NULL: in the same file */
+  uint32_t no_verify;      /* not 0: whoever answers is taken for the server */
+} kvcache_remote_tls;
+
+/* RemoteTopology: one server, a cluster whose primaries share the keys, or sentinels that name one
+ * primary at a time. */
+typedef enum kvcache_remote_topology KVCACHE_ENUM {
+  KVCACHE_REMOTE_SERVER = 0,
+  KVCACHE_REMOTE_CLUSTER = 1,
+  KVCACHE_REMOTE_SENTINELS = 2
+} kvcache_remote_topology;
+
+/* Where somebody listens: at a host and port, or at the path of a Unix socket. */
+typedef struct kvcache_remote_address {
+  const char* host;
+  const char* socket;
+  uint32_t port; /* 0: 6379 */
+} kvcache_remote_address;
+
+/* A Valkey or Redis server for many caches, or a cluster of them; see RemoteTierOptions in
+ * kvcache/remote_tier.h. */
 typedef struct kvcache_remote_options {
   size_t struct_size;
-  const char* host;       /* one of host and socket */
-  const char* socket;     /* path of a Unix socket */
-  const char* user;       /* NULL: the server's default user */
-  const char* password;   /* NULL: none is asked for */
-  const char* key_prefix; /* NULL: "kvcache:" */
-  uint32_t port;          /* 0: 6379 */
+  const kvcache_remote_address* addresses; /* of the server, or of whom is asked for the others */
+  size_t address_count;
+  kvcache_remote_topology topology;
   uint32_t database;
+  const char* service;       /* of sentinels: what they call the primary */
+  const char* user;          /* NULL: the servers' default user */
+  const char* password;      /* NULL: none is asked for */
+  const char* sentinel_user; /* these two likewise */
+  const char* sentinel_password;
+  const char* key_prefix; /* NULL: "kvcache:" */
   const uint64_t* ttl_ms; /* after which the server drops it; NULL: a day; 0: never */
   uint64_t deadline_ms;   /* 0: 2000 */
   uint64_t queue_bytes;   /* 0: 256 MiB */
   uint64_t wait_ms;
-  uint32_t read_threads;  /* 0: 2 */
-  uint32_t only_prefetch; /* not 0: kvcache_sequence_open() does not look here */
+  uint32_t read_threads;         /* 0: 2 */
+  uint32_t only_prefetch;        /* not 0: kvcache_sequence_open() does not look here */
+  const kvcache_remote_tls* tls; /* NULL: connections in the clear */
 } kvcache_remote_options;
 
 /* PlanOptions in kvcache/state_plan.h and CacheOptions in kvcache/cache.h. */

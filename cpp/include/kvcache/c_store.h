@@ -90,8 +90,10 @@ KVCACHE_API kvcache_status kvcache_cache_disk_stats(const kvcache_cache* cache,
 
 typedef struct kvcache_remote_stats {
   size_t struct_size;
-  uint64_t is_suspended; /* not 0: after a failure, until it is tried again */
+  uint64_t is_suspended; /* not 0: a server is, after a failure, until it is tried again */
+  uint64_t servers;
   uint64_t connects;
+  uint64_t redirections;
   uint64_t lookups;
   uint64_t round_trips;
   uint64_t present_records;

@@ -77,18 +77,44 @@ Status read_disk(const kvcache_disk_options* options, DiskTierOptions* to) {
   return Status::ok();
 }
 
+Status read_tls(const kvcache_remote_tls* options, kvcache::RemoteTlsOptions* to) {
+  if (options == nullptr) return Status::ok();
+  const auto from = read_struct("remote.tls", options);
+  if (!from) return from.status();
+  *to = {.enabled = true,
+         .ca_file = text_from(from->ca_file),
+         .certificate = text_from(from->certificate),
+         .key = text_from(from->key),
+         .verify = from->no_verify == 0};
+  return Status::ok();
+}
+
 Status read_remote(const kvcache_remote_options* options, RemoteTierOptions* to) {
   if (options == nullptr) return Status::ok();
   const auto from = read_struct("remote", options);
   if (!from) return from.status();
-  RemoteAddress address{text_from(from->host), RemoteAddress().port, text_from(from->socket)};
-  if (address.host.empty() && address.socket.empty())
-    return Status::invalid_argument("remote: neither a host nor a socket is given");
-  if (from->port > UINT16_MAX) {
-    return Status::invalid_argument("remote.port is ", from->port, ", expected 1..", UINT16_MAX);
+  if (from->addresses == nullptr && from->address_count > 0) {
+    return Status::invalid_argument("remote.addresses is NULL");
   }
-  choose(static_cast<std::uint16_t>(from->port), &address.port);
-  to->addresses = {std::move(address)};
+  to->addresses.reserve(from->address_count);
+  for (std::size_t i = 0; i < from->address_count; ++i) {
+    const kvcache_remote_address& address = from->addresses[i];
+    if (address.port > UINT16_MAX) {
+      return Status::invalid_argument("remote.addresses[", i, "].port is ", address.port,
+                                      ", expected 1..", UINT16_MAX);
+    }
+    RemoteAddress& made = to->addresses.emplace_back();
+    made.host = text_from(address.host);
+    made.socket = text_from(address.socket);
+    choose(static_cast<std::uint16_t>(address.port), &made.port);
+  }
+  if (to->is_none()) return Status::invalid_argument("remote.address_count is 0");
+  Status status =
+      read_enum("remote.topology", from->topology, KVCACHE_REMOTE_SENTINELS, &to->topology);
+  if (!status) return status;
+  to->service = text_from(from->service);
+  to->sentinel_user = text_from(from->sentinel_user);
+  to->sentinel_password = text_from(from->sentinel_password);
   to->user = text_from(from->user);
   to->password = text_from(from->password);
   if (from->key_prefix != nullptr) to->key_prefix = from->key_prefix;
@@ -99,7 +125,7 @@ Status read_remote(const kvcache_remote_options* options, RemoteTierOptions* to)
   to->wait_ms = from->wait_ms;
   choose(from->read_threads, &to->read_threads);
   to->at_open = from->only_prefetch == 0;
-  return Status::ok();
+  return read_tls(from->tls, &to->tls);
 }
 
 Result<CacheOptions> options_from(const kvcache_options& from) {

@@ -144,7 +144,9 @@ kvcache_status kvcache_cache_remote_stats(const kvcache_cache* cache, kvcache_re
     remote_error = stats->last_error;
     return write_struct(out, {.struct_size = sizeof(kvcache_remote_stats),
                               .is_suspended = stats->is_suspended,
+                              .servers = stats->servers,
                               .connects = stats->connects,
+                              .redirections = stats->redirections,
                               .lookups = stats->lookups,
                               .round_trips = stats->round_trips,
                               .present_records = stats->present_records,
