@@ -97,20 +97,20 @@ def shard_of_tensor(tensor: StateTensor) -> Shard:
 
 
 class Generation:
-    """The directory that ``CURRENT`` names, held open: it can be read to its end when replaced.
+    """A generation of a prompt cache, its directory held open; `read_newest` finds the current one.
 
     Raises:
-        NotFoundError: there is no ``CURRENT``.
-        CorruptionError: ``CURRENT`` does not name a directory of ``.generations``.
+        NotFoundError: there is no such prompt cache.
+        CorruptionError: ``name`` is no directory of ``.generations``.
         KVCacheIOError: the system refused.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str) -> None:
         where = os.fsdecode(as_path(path))
+        self.name = name
         with contextlib.ExitStack() as stack:
             root = _open_root(where)
             stack.callback(os.close, root)
-            self.name = _current(root, where)
             generations = _enter(root, ".generations", where)
             stack.callback(os.close, generations)
             self._folder = _enter(generations, self.name, f"{where}/.generations")
@@ -248,20 +248,26 @@ def read_newest(
     what was read is damaged or not whole and there is a newer one by now, that is read instead.
 
     Raises:
+        NotFoundError: there is no ``CURRENT``.
+        CorruptionError: ``CURRENT`` does not hold one name.
         KVCacheError: as `Generation` and ``read``, of the last one that was tried.
     """
+    name = _current_name(path)
     for attempt in itertools.count(1):
-        name = _current_name(path)
         try:
-            with Generation(path) as files:
+            with Generation(path, name) as files:
                 found = read(files)
         except CorruptionError:
-            if attempt == _MOST_REPLACEMENTS or name == _current_name(path):
+            newer = _current_name(path)
+            if newer == name or attempt == _MOST_REPLACEMENTS:
                 raise
         else:
-            newest = is_whole(found) or name == _current_name(path)
-            if newest or attempt == _MOST_REPLACEMENTS:
+            if is_whole(found):
                 return found
+            newer = _current_name(path)
+            if newer == name or attempt == _MOST_REPLACEMENTS:
+                return found
+        name = newer
     raise AssertionError("unreachable")
 
 
