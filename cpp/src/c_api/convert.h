@@ -129,6 +129,19 @@ kvcache_space to_space(const PrefixSpace& space);  // without media
 
 // ---- Arrays ------------------------------------------------------------------------------------
 
+// What `inside` finds behind each handle of a list. kInvalidArgument: one is NULL.
+template <typename Handle, typename Inside>
+auto inside_each(const char* name, Handle* const* handles, std::size_t count, const Inside& inside)
+    -> Result<std::vector<decltype(inside(*handles[0]))>> {
+  std::vector<decltype(inside(*handles[0]))> list;
+  list.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (handles[i] == nullptr) return Status::invalid_argument(name, "[", i, "] is NULL");
+    list.push_back(inside(*handles[i]));
+  }
+  return list;
+}
+
 // The rows of a C caller. View: codec::RowsView or codec::MutableRowsView.
 template <typename View>
 Result<View> view_from(const char* name, const kvcache_rows& rows) {

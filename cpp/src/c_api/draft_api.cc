@@ -16,6 +16,7 @@ using kvcache::c_api::bytes_from;
 using kvcache::c_api::choose;
 using kvcache::c_api::entry;
 using kvcache::c_api::hand_over;
+using kvcache::c_api::inside_each;
 using kvcache::c_api::read_enum;
 using kvcache::c_api::read_struct;
 using kvcache::c_api::some;
@@ -56,13 +57,8 @@ Result<PromptLookupScopeKey> key_from(const kvcache_lookup_key* key) {
 
 Result<std::vector<PromptLookupIndex*>> indexes_from(kvcache_lookup* const* lookups,
                                                      std::size_t count) {
-  std::vector<PromptLookupIndex*> list;
-  list.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (lookups[i] == nullptr) return Status::invalid_argument("lookups[", i, "] is NULL");
-    list.push_back(lookups[i]->index.get());
-  }
-  return list;
+  return inside_each("lookups", lookups, count,
+                     [](kvcache_lookup& lookup) { return lookup.index.get(); });
 }
 
 // kInvalidArgument: `capacity` drafts may be fewer than the indexes propose.

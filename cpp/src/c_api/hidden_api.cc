@@ -15,6 +15,7 @@ using kvcache::Status;
 using kvcache::c_api::answer;
 using kvcache::c_api::entry;
 using kvcache::c_api::hand_over;
+using kvcache::c_api::inside_each;
 using kvcache::c_api::read_enum;
 using kvcache::c_api::read_struct;
 using kvcache::c_api::some;
@@ -59,13 +60,8 @@ Status answer_rows(const Result<HiddenView>& view, kvcache_hidden_rows* out) {
 
 Result<std::vector<const Sequence*>> sequences_from(kvcache_sequence* const* sequences,
                                                     std::size_t count) {
-  std::vector<const Sequence*> list;
-  list.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (sequences[i] == nullptr) return Status::invalid_argument("sequences[", i, "] is NULL");
-    list.push_back(&sequences[i]->sequence);
-  }
-  return list;
+  return inside_each("sequences", sequences, count,
+                     [](const kvcache_sequence& each) { return &each.sequence; });
 }
 
 }  // namespace
