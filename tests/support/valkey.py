@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import random
 import shutil
 import socket
 import subprocess
@@ -11,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 _NAMES = ("valkey-server", "redis-server")
+# Below the ports that systems give to clients: any connection can take one of those before the
+# server has it, or while a killed server is away.
+_PORTS = iter(random.sample(range(10_000, 32_768), 22_768))
 
 
 def find_server() -> str | None:
@@ -45,9 +50,12 @@ def missing_tls() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no server has, and that is given once."""
+    for port in _PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 class ValkeyServer:
@@ -88,9 +96,9 @@ class ValkeyServer:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
             except OSError:
-                said = (self.folder / "log").read_text(errors="replace")
-                assert self._process.poll() is None, said
-                assert time.monotonic() < end, said
+                if self._process.poll() is not None or time.monotonic() > end:
+                    self.kill()
+                    raise RuntimeError((self.folder / "log").read_text(errors="replace")) from None
                 time.sleep(0.02)
 
     def kill(self) -> None:

@@ -29,7 +29,14 @@ class ValkeyCluster:
     """Three primaries that share the slots. Nodes can be killed and started like any server."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.nodes = []
+        self.nodes: list[ValkeyServer] = []
+        try:
+            self._start(folder, *options)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, folder: Path, *options: str) -> None:
         buses = []
         for number in range(3):
             buses.append(free_port())
