@@ -74,13 +74,20 @@ class ValkeyServer:
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}"
 
+    @property
+    def peer_port(self) -> int:
+        """Where other servers reach it, by TLS if it has that."""
+        return self.tls_port or self.port
+
     def command(self) -> list[str]:
         """What follows the program's name."""
         command = ["--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
-        command += ["--tls-port", str(self.tls_port)] if self.tls_port else []
         command += ["--unixsocket", str(self.socket), "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "no", "--maxmemory", "256mb"]
-        return [*command, *self._options]
+        return [*command, *self.tls_options(), *self._options]
+
+    def tls_options(self) -> list[str]:
+        return ["--tls-port", str(self.tls_port)] if self.tls_port else []
 
     def start(self) -> None:
         program = find_server()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from support.valkey import ValkeyServer, free_port
@@ -51,7 +51,7 @@ class ValkeyCluster:
             assert node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)) == "+OK"
             assert node.ask("CLUSTER", "ADDSLOTSRANGE", str(number * step), str(last)) == "+OK"
         for node, bus in zip(self.nodes[1:], buses[1:], strict=True):
-            words = ("CLUSTER", "MEET", "127.0.0.1", str(node.port), str(bus))
+            words = ("CLUSTER", "MEET", "127.0.0.1", str(node.peer_port), str(bus))
             assert self.nodes[0].ask(*words) == "+OK"
         wait_until(self.is_whole)
 
@@ -65,6 +65,11 @@ class ValkeyCluster:
     def url(self) -> str:
         places = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         return f"valkey+cluster://{places}"
+
+    @property
+    def tls_url(self) -> str:
+        places = ",".join(f"127.0.0.1:{node.tls_port}" for node in self.nodes)
+        return f"valkeys+cluster://{places}"
 
     def names(self) -> list[list[bytes]]:
         """The keys of each node."""
@@ -80,7 +85,7 @@ class ValkeyCluster:
         keys = self.nodes[source].ask("CLUSTER", "GETKEYSINSLOT", str(slot), str(count))
         if not keys:
             return
-        place = ("127.0.0.1", str(self.nodes[target].port))
+        place = ("127.0.0.1", str(self.nodes[target].peer_port))
         done = self.nodes[source].ask("MIGRATE", *place, "", "0", "10000", "KEYS", *keys)
         assert done in ("+OK", "+NOKEY"), done
 
@@ -97,18 +102,20 @@ class ValkeyCluster:
 class ValkeySentinel(ValkeyServer):
     """One sentinel, which needs no other to agree, and fails over after half a second."""
 
-    def __init__(self, folder: Path, primary: ValkeyServer, *lines: str) -> None:
+    def __init__(
+        self, folder: Path, primary: ValkeyServer, *lines: str, secured: Sequence[str] = ()
+    ) -> None:
         folder.mkdir()
         self._config = folder / "sentinel.conf"
         self._lines = [
-            f"sentinel monitor svc 127.0.0.1 {primary.port} 1",
+            f"sentinel monitor svc 127.0.0.1 {primary.peer_port} 1",
             "sentinel down-after-milliseconds svc 500",
             "sentinel failover-timeout svc 3000",
             *lines,
         ]
-        super().__init__(folder)
+        super().__init__(folder, *secured)
 
     def command(self) -> list[str]:
         lines = ["bind 127.0.0.1", f"port {self.port}", f"dir {self.folder}", *self._lines]
         self._config.write_text("\n".join(lines) + "\n")
-        return [str(self._config), "--sentinel"]
+        return [str(self._config), *self.tls_options(), *self._options, "--sentinel"]
