@@ -11,8 +11,6 @@ verifies a checksum of every byte that it reads; the connector has none.
 
 from __future__ import annotations
 
-import importlib.util
-import select
 import shutil
 import subprocess
 import sys
@@ -22,31 +20,11 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import lmcache
+
 _TOTAL = 128 << 20
 _SIZES = (1, 4, 16)  # MiB
-
-
-def load_connector(folder: Path) -> Any:
-    import torch  # noqa: F401  # the connector's libraries
-
-    [found] = (folder / "lmcache").glob("lmcache_fs.*.so")
-    spec = importlib.util.spec_from_file_location("lmcache_fs", found)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.LMCacheFSClient
-
-
-def wait(client: Any, task: int) -> None:
-    """Until a batch is done."""
-    while True:
-        select.select([client.event_fd()], [], [], 60)
-        for done in client.drain_completions():
-            if done[0] == task:
-                if not done[1]:
-                    raise RuntimeError(f"LMCache: {done[2]}")
-                return
 
 
 def connector_round(make: Any, directory: Path, size: int) -> tuple[float, float]:
@@ -59,9 +37,9 @@ def connector_round(make: Any, directory: Path, size: int) -> tuple[float, float
     keys = [f"model@1@0@{i:x}" for i in range(count)]  # model, ranks, rank, hash
     back = [np.zeros_like(blob) for _ in keys]
     start = time.perf_counter()
-    wait(client, client.submit_batch_set(keys, [memoryview(blob)] * count))
+    lmcache.wait(client, client.submit_batch_set(keys, [memoryview(blob)] * count))
     written = time.perf_counter()
-    wait(client, client.submit_batch_get(keys, [memoryview(each) for each in back]))
+    lmcache.wait(client, client.submit_batch_get(keys, [memoryview(each) for each in back]))
     read = time.perf_counter()
     if not all(np.array_equal(each, blob) for each in back):
         raise RuntimeError("LMCache gave other bytes back")
@@ -85,7 +63,7 @@ def log_round(program: str, directory: Path) -> dict[int, tuple[float, float, fl
 def main() -> None:
     program, folder, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 5
-    make = load_connector(folder)
+    make = lmcache.load(folder, "fs").LMCacheFSClient
     root.mkdir()
     ours = dict.fromkeys(_SIZES, (0.0, 0.0, 0.0))
     theirs = dict.fromkeys(_SIZES, (0.0, 0.0))

