@@ -298,7 +298,7 @@ TEST_F(CApiMemory, TooManyElements) {
   kvcache_sequence* sequence = nullptr;
   ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, nullptr, &sequence), KVCACHE_OK);
   // More than a vector can have; nothing of it is read.
-  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4, nullptr, 0),
+  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 8 + 1, nullptr, 0),
             KVCACHE_OUT_OF_CAPACITY);
   EXPECT_STREQ(kvcache_last_error(), "more elements than memory can hold");
   kvcache_sequence_destroy(sequence);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace kvcache::base {
 
@@ -10,9 +11,11 @@ inline void prefetch(const void* address) { __builtin_prefetch(address); }
 template <typename T>
 void prefetch(const T* object) {
   constexpr std::size_t kLine = 64;
-  const auto* bytes = reinterpret_cast<const std::byte*>(object);
-  for (std::size_t at = 0; at < sizeof(T); at += kLine) __builtin_prefetch(bytes + at);
-  __builtin_prefetch(bytes + sizeof(T) - 1);
+  // As a number, for pointers to nothing have no bytes behind them.
+  const auto first = reinterpret_cast<std::uintptr_t>(object);
+  const auto fetch = [](std::uintptr_t at) { __builtin_prefetch(reinterpret_cast<void*>(at)); };
+  for (std::size_t at = 0; at < sizeof(T); at += kLine) fetch(first + at);
+  fetch(first + sizeof(T) - 1);
 }
 
 }  // namespace kvcache::base

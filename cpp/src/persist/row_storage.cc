@@ -128,7 +128,7 @@ Status RowReader::convert(const ArraySpec& array, const Home& to, ChecksumReader
   const std::uint64_t block = from_.groups()[array.group].rows(from_.block_tokens());
   std::size_t done = 0;  // rows
   const auto convert = [&](const PageRange& range) -> Status {
-    const float* of_rows = scales.data() + done * from.heads;
+    const float* of_rows = scales.empty() ? nullptr : scales.data() + done * from.heads;
     done += range.count;
     std::byte* page = destination_.pages[to.group][range.block];
     const std::uint64_t bytes = range.count * from.row_bytes();
