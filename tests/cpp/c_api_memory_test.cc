@@ -297,10 +297,10 @@ TEST_F(CApiMemory, TooManyElements) {
   const int32_t token = 1;
   kvcache_sequence* sequence = nullptr;
   ASSERT_EQ(kvcache_sequence_open(cache_, &token, 1, nullptr, nullptr, &sequence), KVCACHE_OK);
-  // More than a vector can have; nothing of it is read.
-  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 8 + 1, nullptr, 0),
+  // More than there are addresses for; nothing of it is read.
+  EXPECT_EQ(kvcache_sequence_extend(sequence, &token, SIZE_MAX / 4, nullptr, 0),
             KVCACHE_OUT_OF_CAPACITY);
-  EXPECT_STREQ(kvcache_last_error(), "more elements than memory can hold");
+  EXPECT_STREQ(kvcache_last_error(), "tokens: more elements than memory can hold");
   kvcache_sequence_destroy(sequence);
 }
 

@@ -3,12 +3,14 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <initializer_list>
 #include <memory>
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -130,11 +132,15 @@ kvcache_status fail_text(kvcache_status code, const char* literal) noexcept;
 struct Given {
   const char* name;
   const void* pointer;
+  bool fits = true;
 };
 
-// `count` elements, of which there may be none.
-inline Given some(const char* name, const void* pointer, std::size_t count) {
-  return {name, count == 0 ? name : pointer};
+// `count` elements, of which there may be none, and not more than memory can hold.
+template <typename T>
+Given some(const char* name, const T* pointer, std::size_t count) {
+  std::size_t most = PTRDIFF_MAX;
+  if constexpr (!std::is_void_v<T>) most /= sizeof(T);
+  return {name, count == 0 ? static_cast<const void*>(name) : pointer, count <= most};
 }
 
 // Runs the body of an entry, which returns a Status, once the pointers are there. No exception may
@@ -144,6 +150,9 @@ kvcache_status entry(std::initializer_list<Given> pointers, Body&& body) noexcep
   try {
     for (const Given& given : pointers) {
       if (given.pointer == nullptr) return fail(Status::invalid_argument(given.name, " is NULL"));
+      if (!given.fits) {
+        return fail(Status::out_of_capacity(given.name, ": more elements than memory can hold"));
+      }
     }
     const Status status = body();
     return status.is_ok() ? KVCACHE_OK : fail(status);
