@@ -8,7 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.native import CMAKE_CONFIG, ROOT, configure, find_tool, must, package_folder
+from support.native import (
+    CMAKE_CONFIG,
+    CORE_BUILD,
+    ROOT,
+    configure,
+    find_tool,
+    must,
+    package_folder,
+)
 
 HERE = Path(__file__).parent
 VERSION = re.search(
@@ -50,8 +58,12 @@ def test_find_package_from_the_installed_python_package(tmp_path: Path) -> None:
     assert build_and_run(HERE / "find_package", tmp_path, *options) == EXPECTED
 
 
-def test_add_subdirectory_leaves_the_parent_project_alone(tmp_path: Path) -> None:
-    assert build_and_run(HERE / "subproject", tmp_path) == EXPECTED
+def test_add_subdirectory_leaves_the_parent_project_alone() -> None:
+    # Beside the core's own build and with its flags, so that a compiler's cache has all of it.
+    build = CORE_BUILD.with_name("subproject")
+    shutil.rmtree(build, ignore_errors=True)
+    options = ["-DCMAKE_BUILD_TYPE=Release"]
+    assert build_and_run(HERE / "subproject", build, *options) == EXPECTED
 
 
 def test_pkg_config_from_a_moved_prefix(prefix: Path, tmp_path: Path) -> None:
