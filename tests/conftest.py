@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support import native
+from support.certificates import Authority, missing_openssl
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,6 +36,14 @@ def skip_unless_ci(reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whom clients of TLS trust."""
+    if reason := missing_openssl():
+        skip_unless_ci(reason)
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
 
 
 @pytest.fixture(scope="session")

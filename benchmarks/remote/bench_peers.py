@@ -147,9 +147,7 @@ def main() -> None:
         options = ["--maxmemory", "512mb"]
         if not (missing_openssl() or missing_tls()):
             authority = Authority(Path(folder) / "authority")
-            here = authority.issue("here")
-            options += ["--tls-cert-file", str(here.certificate), "--tls-key-file", str(here.key)]
-            options += ["--tls-ca-cert-file", str(authority.ca_file), "--tls-auth-clients", "no"]
+            options += authority.server_options(authority.issue("here"))
         server = ValkeyServer(Path(folder), *options)
         secured = [str(server.tls_port), str(authority.ca_file)] if server.tls_port else []
         try:

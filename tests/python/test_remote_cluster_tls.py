@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.certificates import Authority, missing_openssl
+from support.certificates import Authority
 from support.filled import check, fill, make_cache, prompt
 from support.valkey import ValkeyServer, missing_server, missing_tls
 from support.valkey_cluster import ValkeyCluster, ValkeySentinel, slot_of, wait_until
@@ -22,22 +21,11 @@ SEEDS = range(6)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if reason := missing_openssl():
-        assert "CI" not in os.environ, reason
-        pytest.skip(reason)
-    return Authority(tmp_path_factory.mktemp("tls") / "authority")
-
-
-@pytest.fixture(scope="module")
 def secured(authority: Authority) -> list[str]:
     """The options of a server in TLS."""
     if reason := missing_server() or missing_tls():
         pytest.skip(reason)
-    here = authority.issue("here")
-    files = {"cert-file": here.certificate, "key-file": here.key, "ca-cert-file": authority.ca_file}
-    options = [word for name, file in files.items() for word in (f"--tls-{name}", str(file))]
-    return [*options, "--tls-auth-clients", "no"]
+    return authority.server_options(authority.issue("here"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.certificates import Authority, Certificate, missing_openssl
+from support.certificates import Authority, Certificate
 from support.filled import check, fill, make_cache, prompt
 from support.forked import in_child
 from support.tls_front import TlsFront
@@ -29,14 +29,6 @@ from kvcache import ValkeyTier
 from kvcache.cli import main
 from kvcache.errors import InvalidArgumentError, KVCacheWarning, UnsupportedError
 from kvcache.tiers.doctor import Verdict, check_server
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if reason := missing_openssl():
-        assert "CI" not in os.environ, reason
-        pytest.skip(reason)
-    return Authority(tmp_path_factory.mktemp("tls") / "authority")
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +52,8 @@ def secured(
     """The address of a server in TLS, its own or before it."""
     if reason := missing_server() or (request.param == "own" and missing_tls()):
         pytest.skip(str(reason))
-    options = ["--tls-cert-file", here.certificate, "--tls-key-file", here.key]
-    options += ["--tls-ca-cert-file", authority.ca_file, "--tls-auth-clients", "no"]
     own = request.param == "own"
-    started = ValkeyServer(tmp_path, *(map(str, options) if own else ()))
+    started = ValkeyServer(tmp_path, *(authority.server_options(here) if own else ()))
     with contextlib.ExitStack() as stack:
         stack.callback(started.kill)
         port = started.tls_port if own else stack.enter_context(TlsFront(started.port, here)).port

@@ -48,6 +48,14 @@ class Authority:
         self._run(f"req -x509 {_KEY} -days 2 -subj /CN=authority -keyout ca.key -out ca.pem")
         self.ca_file = folder / "ca.pem"
 
+    def server_options(self, here: Certificate) -> list[str]:
+        """Of a Valkey or Redis server that shows a certificate and asks clients for none."""
+        files = {"cert": here.certificate, "key": here.key, "ca-cert": self.ca_file}
+        options = [
+            word for name, file in files.items() for word in (f"--tls-{name}-file", str(file))
+        ]
+        return [*options, "--tls-auth-clients", "no"]
+
     def _run(self, arguments: str) -> None:
         done = subprocess.run(
             ["openssl", *arguments.split()],
